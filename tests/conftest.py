@@ -2,7 +2,7 @@
 
 import os
 
-# Before torch and transformers are imported: no test may reach for the network, and tokenizers must not warn about forks.
+# Before torch and transformers are imported: no test may reach for the network, and tokenizers must not warn of forks.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
