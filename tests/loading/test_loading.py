@@ -101,8 +101,6 @@ def test_gemma3_writes_sense() -> None:
     assert inputs.input_ids[0, 0] == base.tokenizer.bos_token_id
     written = base.model.generate(**inputs, max_new_tokens=2, do_sample=False)
     assert "seven" in base.tokenizer.decode(written[0])
-    with torch.no_grad():
-        assert base.model(**inputs, labels=inputs.input_ids).loss < 4
 
 
 def test_a_gguf_path_is_a_name(smollm2_base: LoadedBase) -> None:
@@ -270,7 +268,7 @@ def test_unsuited_architectures(config: str, words: str) -> None:
 
 @pytest.mark.parametrize(
     "config",
-    "Llama Mistral Qwen2 Qwen3 Gemma2 Gemma3Text Phi3 Olmo2 GPT2 GPTNeoX".split(),
+    ["Llama", "Mistral", "Qwen2", "Qwen3", "Gemma2", "Gemma3Text", "Phi3", "Olmo2", "GPT2", "GPTNeoX"],
 )
 def test_suited_architectures(config: str) -> None:
     check_config("some-model", getattr(transformers, f"{config}Config")())

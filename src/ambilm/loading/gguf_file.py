@@ -30,7 +30,7 @@ from ambilm.loading.support import attention_implementation, check_config
 
 
 class _PlainReader(gguf.GGUFReader):
-    """The reader over a plain array: slicing a ``np.memmap`` hundreds of thousands of times costs most of the parsing."""
+    """The reader over a plain array: slicing a ``np.memmap`` 500,000 times is most of the parsing."""
 
     @property
     def data(self) -> np.ndarray:

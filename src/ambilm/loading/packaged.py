@@ -1,6 +1,6 @@
 """The models that ship inside PyPI packages, so that a real LLM loads without a model hub.
 
-The files are found through ``importlib``; the packages themselves are never imported (they would start an inference engine).
+The files are found through ``importlib``; the packages themselves are never imported (they load an inference engine).
 """
 
 import importlib.util
@@ -32,7 +32,7 @@ PACKAGED = {
 
 @contextmanager
 def packaged_gguf(name: str) -> Iterator[Path]:
-    """The GGUF file of a packaged model; one that comes in parts is joined in a temporary folder for the length of the block.
+    """The GGUF file of a packaged model; one in parts is joined in a temporary folder while the block runs.
 
     Raises:
         UserError: the package is not installed, or installed without its file.

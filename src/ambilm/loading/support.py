@@ -8,7 +8,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, 
 
 from ambilm.errors import UserError
 
-# What `config.layer_types` names a layer whose mask can be switched; anything else is a recurrence, a convolution or an index.
+# The values of `config.layer_types` whose mask can be switched; others are recurrences, convolutions or indices.
 ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 
 WANTED = "AmbiLM needs a decoder-only model with causal attention, such as Llama, Qwen, Mistral or Gemma"
@@ -40,7 +40,7 @@ def check_model_class(name: str, config: PretrainedConfig, model_class: type) ->
     """Refuse a class that keeps a recurrent state, or whose attention cannot be reached from outside.
 
     Raises:
-        UserError: a state-space or recurrent model (also mixed with attention), or attention outside transformers' interface.
+        UserError: a state-space or recurrent model (also a hybrid), or attention outside transformers' interface.
     """
     what = f"{name} is a {config.model_type} model"
     other_layers = set(getattr(config, "layer_types", None) or ()) - ATTENTION_LAYERS
