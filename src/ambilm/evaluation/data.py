@@ -1,0 +1,173 @@
+"""Rows of a task: found in the ``--data`` folders, read one line at a time, checked field by field.
+
+A task is a file stem: ``sts15`` is ``sts15.jsonl.gz`` or ``sts15.jsonl`` in the first folder that has one of them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ambilm.errors import UserError
+
+SUFFIXES = (".jsonl.gz", ".jsonl")
+
+
+class Row(BaseModel):
+    """Fields that every row has; fields that no task needs are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    split: str
+
+
+class SentencePair(Row):
+    """Two sentences and how alike people find them; the range of the score depends on the data set."""
+
+    sentence1: str
+    sentence2: str
+    score: Annotated[float, Field(allow_inf_nan=False)]
+    subset: str = ""
+
+
+class Story(Row):
+    """Five sentences that tell a story (ROCStories)."""
+
+    sentences: Annotated[list[str], Field(min_length=5, max_length=5)]
+
+
+class Passage(Row):
+    """One paragraph of running text."""
+
+    text: str
+
+
+class Cloze(Row):
+    """A passage without its last word, and that word (LAMBADA)."""
+
+    context: str
+    target: Annotated[str, Field(min_length=1)]
+
+
+RowType = TypeVar("RowType", bound=Row)
+Item = TypeVar("Item")
+
+
+def find(stem: str, folders: Sequence[Path]) -> Path | None:
+    """The file of a task in the first folder that has it, or None."""
+    for folder in folders:
+        for suffix in SUFFIXES:
+            path = folder / f"{stem}{suffix}"
+            if path.is_file():
+                return path
+    return None
+
+
+def check_data(data: Sequence[str | Path]) -> list[Path]:
+    """The ``--data`` arguments as paths.
+
+    Raises:
+        UserError: when one does not exist, or none is given.
+    """
+    paths = [Path(item) for item in data]
+    if not paths:
+        raise UserError(
+            "evaluate needs --data: a folder with task files such as sts15.jsonl.gz, or a text file for own_text."
+        )
+    for path in paths:
+        if not path.exists():
+            raise UserError(f"--data {path}: there is no such file or folder; check the path.")
+    return paths
+
+
+def read_rows(path: Path, kind: type[RowType], split: str | None) -> Iterator[RowType]:
+    """Rows of one part of a file, checked.
+
+    Args:
+        path: a ``.jsonl`` or ``.jsonl.gz`` file.
+        kind: the fields a row must have.
+        split: the part that is wanted; None for all rows.
+
+    Raises:
+        UserError: broken JSON, a missing or wrong field (file and line are named), or no row of that part.
+    """
+    seen: set[str] = set()
+    for number, content in _objects(path):
+        try:
+            row = kind.model_validate(content)
+        except ValidationError as error:
+            raise UserError(f"{path}, line {number}: {_first_problem(error)}; correct the line or remove it.") from None
+        seen.add(row.split)
+        if split is None or row.split == split:
+            yield row
+    if not seen:
+        raise UserError(f"{path} holds no rows; give the folder of the complete data with --data.")
+    if split is not None and split not in seen:
+        raise UserError(
+            f"{path} has no rows with split {split!r}, only {', '.join(sorted(seen))}; name one as TASK:SPLIT."
+        )
+
+
+def _objects(path: Path) -> Iterator[tuple[int, Any]]:
+    """Line numbers, from 1, and the decoded objects."""
+    number = 0
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
+            for number, line in enumerate(stream, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    yield number, json.loads(line)
+                except ValueError as error:
+                    raise UserError(f"{path}, line {number}: not a JSON object ({error}); correct the line.") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path} cannot be read after line {number} ({error}); get the file again.") from None
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    field = ".".join(str(part) for part in problem["loc"]) or "row"
+    if problem["type"] == "missing":
+        return f"the field {field!r} is missing"
+    return f"{field!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+
+
+def check_scores(path: Path, rows: Iterable[SentencePair], low: float, high: float) -> None:
+    """Reads a whole similarity file once more only when a score is out of range, to name its line.
+
+    Raises:
+        UserError: for a score outside [low, high].
+    """
+    if all(low <= row.score <= high for row in rows):
+        return
+    for number, content in _objects(path):
+        if not low <= content["score"] <= high:
+            raise UserError(
+                f"{path}, line {number}: the score {content['score']} is outside {low:g} to {high:g}; correct the line."
+            )
+
+
+def sample(items: Iterable[Item], size: int | None, seed: int) -> list[Item]:
+    """A seeded random sample in the order of appearance; all items when ``size`` is None or not smaller.
+
+    Reservoir sampling: memory for ``size`` items, however many stream by.
+    """
+    if size is None:
+        return list(items)
+    generator = random.Random(f"sample {seed}")
+    chosen: list[tuple[int, Item]] = []
+    for place, item in enumerate(items):
+        if place < size:
+            chosen.append((place, item))
+        else:
+            slot = generator.randrange(place + 1)
+            if slot < size:
+                chosen[slot] = (place, item)
+    return [item for _, item in sorted(chosen, key=lambda entry: entry[0])]

@@ -1,0 +1,55 @@
+"""What a task is: a name, where its rows come from, and a function from a run to figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ambilm import AmbiLM
+
+
+@dataclass(frozen=True)
+class Run:
+    """One task on one model.
+
+    Attributes:
+        paths: the task's file, or the user's own text files for tasks without a stem.
+        part: the part (``split``) of the data; None for the task's own choice.
+        row: name of a training-free row (``causal-mean`` …), None for the model as it is.
+        limit: most examples, drawn with the seed; None for the task's default.
+    """
+
+    model: AmbiLM
+    paths: list[Path]
+    part: str | None = None
+    row: str | None = None
+    limit: int | None = None
+    seed: int = 0
+    progress: bool = False
+
+    @property
+    def path(self) -> Path:
+        return self.paths[0]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task that ``ambilm evaluate`` knows.
+
+    Attributes:
+        stem: stem of the data file; None for a task on the user's own text.
+        metric: what ``main`` is.
+        run: gives the entry: ``main``, ``n`` and whatever else the task reports.
+        parts: data parts that may be asked for as ``NAME:PART``; the first one is the default.
+        rows: training-free rows that may be asked for as ``NAME@ROW``.
+    """
+
+    name: str
+    stem: str | None
+    metric: str
+    run: Callable[[Run], dict[str, Any]]
+    parts: tuple[str, ...] = ()
+    rows: tuple[str, ...] = field(default=())
