@@ -37,7 +37,7 @@ STORIES = [
     ["It was cold.", "Sam made a fire.", "The wood was wet.", "It smoked a lot.", "Sam went inside."],
 ]
 PARAGRAPH = (
-    "The harbour was built in the nineteenth century to serve the fishing fleet . Later it was enlarged for ferries , and "
+    "The harbour was built in the nineteenth century to serve a fishing fleet . Later it grew for ferries , and "
     "a railway line connected it with the capital . Today most of its traffic is pleasure boats and small cargo ships ."
 )
 CHANT = "Who lives in the old lighthouse? Nobody lives in the old lighthouse."

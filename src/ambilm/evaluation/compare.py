@@ -53,7 +53,7 @@ class Line:
 
     def best(self) -> Figure | None:
         known = [figure for figure in self.figures if figure is not None]
-        if len(known) < 2:
+        if len({figure.value for figure in known}) < 2:
             return None
         return (min if self.lower_is_better else max)(known, key=lambda figure: figure.value)
 
@@ -248,6 +248,8 @@ def _plot(names: Sequence[str], lines: Sequence[Line], path: Path) -> None:
         axis.set_title(title, fontsize=10, loc="left")
         if members[0].lower_is_better:
             axis.set_xscale("log")
+            axis.set_xlim(left=1)  # the perplexity of a model that knows everything
+            axis.xaxis.set_major_formatter("{x:g}")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].legend(loc="lower left", bbox_to_anchor=(0, 1.12), ncols=min(len(names), 3), frameon=False)
     canvas.savefig(path, dpi=150, format="png")
