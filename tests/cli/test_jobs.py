@@ -1,6 +1,9 @@
 """The jobs on the real SmolLM2-135M: what a command writes is what the library gives."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -150,3 +153,16 @@ def test_notice_goes_to_stderr(run: Any, smollm2: "AmbiLM", monkeypatch: pytest.
     result = run("generate", "smollm2-135m", "One, two,", "--max-new-tokens", 2)
     assert result.stderr.splitlines()[0] == smollm2.notice != ""
     assert smollm2.notice not in result.stdout
+
+
+def test_ctrl_c_while_the_real_model_writes() -> None:
+    script = "from ambilm.cli import main; main()"
+    command = [sys.executable, "-c", script, "generate", "smollm2-135m", "Once upon a time", "--max-new-tokens", "2000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as writer:
+        assert writer.stdout is not None and writer.stderr is not None
+        writer.stdout.read(10)
+        writer.send_signal(signal.SIGINT)
+        assert writer.wait(timeout=60) == 130
+        notice, last = writer.stderr.read().decode().splitlines()
+    assert notice.startswith("device ")
+    assert last == "Interrupted."

@@ -93,4 +93,12 @@ app.command("demo")(demo.demo)
 
 def main() -> None:
     """Entry point of the console script ``ambilm``."""
-    app(prog_name="ambilm")
+    try:
+        app(prog_name="ambilm")
+    except SystemExit as end:
+        if end.code in (INTERRUPTED, BROKEN_PIPE):
+            # A generation may still run in its thread; tearing the interpreter down under it aborts the process.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(end.code)
+        raise

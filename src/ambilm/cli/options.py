@@ -45,7 +45,7 @@ class SubwordChoice(StrEnum):
 ModelArgument = Annotated[
     str, typer.Argument(metavar="M", help="Packaged name, directory, .gguf file or hub id.", show_default=False)
 ]
-InputArgument = Annotated[str, typer.Argument(metavar="[FILE|-]", help="Input file; - is standard input.")]
+InputArgument = Annotated[str, typer.Argument(metavar="FILE|-", help="Input file; - is standard input.")]
 DtypeOption = Annotated[Dtype, typer.Option(help="Number type of the weights; auto takes the faster one.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps …")]
 LayoutOption = Annotated[
