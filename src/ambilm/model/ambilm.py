@@ -1,0 +1,356 @@
+"""``AmbiLM``: one decoder, both directions, from one set of weights."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ambilm.adaptation import AdapterSettings, load_adapter, merged_copy, save_adapter, shared_view
+from ambilm.errors import UserError
+from ambilm.loading import load_base
+from ambilm.model import encoding, generation, infilling, scoring
+from ambilm.model.encoding import Precision, Subword
+from ambilm.model.generation import Message
+from ambilm.model.infilling import Infilled
+from ambilm.model.scoring import InfillExample, Score
+from ambilm.model.settings import LayoutName, Pooling, Settings
+
+Weights = Literal["adapted", "base"]
+SETTINGS_FILE = "ambilm.json"
+ADAPTER_DIRECTORY = "adapter"
+
+
+class AmbiLM:
+    """A decoder-only language model that also embeds sentences, represents tokens and fills in missing text.
+
+    Generation runs on ``base``, the untouched transformers model; the other jobs run on ``view``, a second tree of modules
+    over the same weights that carries the adapter. Nothing is switched, so calls of all kinds may run in several threads.
+
+    Attributes:
+        base: the stock transformers model.
+        view: the same weights, attending by layout, with the adapter.
+        tokenizer: the base's tokenizer.
+        settings: defaults of the jobs.
+        adapter: how the view is adapted, None for a base model.
+        notice: one line about device and dtype, with the reason.
+    """
+
+    def __init__(
+        self, base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str, settings: Settings | None = None,
+        notice: str = "",
+    ) -> None:  # fmt: skip
+        self.base, self.tokenizer, self.name, self.notice = base, tokenizer, name, notice
+        self.settings = settings or Settings.for_tokenizer(tokenizer)
+        self.view = shared_view(base)
+        self.adapter: AdapterSettings | None = None
+
+    @classmethod
+    def from_pretrained(
+        cls, name: str | os.PathLike[str], dtype: str | torch.dtype = "auto", device: str = "auto", trust_remote_code: bool = False
+    ) -> AmbiLM:  # fmt: skip
+        """Loads a packaged model (``smollm2-135m``, ``gemma3-270m``), a directory, a ``.gguf`` file or a hub id.
+
+        Args:
+            dtype: ``auto`` takes bfloat16 where this processor computes it faster, else float32.
+            device: ``auto``, ``cpu``, ``cuda``, ``mps``.
+            trust_remote_code: run code that comes with a hub model; off unless you trust its author.
+
+        Raises:
+            UserError: when there is no such model, or it is not a decoder whose causal mask can be changed.
+        """
+        loaded = load_base(os.fspath(name), dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+        directory = Path(name)
+        settings = _read_settings(directory / SETTINGS_FILE) if (directory / SETTINGS_FILE).is_file() else None
+        model = cls(loaded.model, loaded.tokenizer, loaded.name, settings, loaded.notice)
+        if settings is not None and (directory / ADAPTER_DIRECTORY).is_dir():
+            model.adapter = load_adapter(model.view, directory / ADAPTER_DIRECTORY)
+        return model
+
+    def save_pretrained(self, directory: str | os.PathLike[str]) -> None:
+        """Writes base weights, tokenizer, settings and adapter; the directory loads with nothing else installed.
+
+        transformers loads the same directory as the base model. Files appear whole or not at all.
+        """
+        target = Path(directory)
+        target.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target, prefix=".saving") as name:
+            scratch = Path(name)
+            self.base.save_pretrained(scratch)
+            self.tokenizer.save_pretrained(scratch)
+            if self.adapter is not None:
+                save_adapter(self.view, self.adapter, scratch / ADAPTER_DIRECTORY)
+            (scratch / SETTINGS_FILE).write_text(self.settings.model_dump_json(indent=2))
+            for item in scratch.iterdir():
+                destination = target / item.name
+                if destination.is_dir():
+                    shutil.rmtree(destination)
+                os.replace(item, destination)
+
+    @property
+    def is_adapted(self) -> bool:
+        return self.adapter is not None
+
+    @property
+    def device(self) -> torch.device:
+        return self.base.device
+
+    @cached_property
+    def plain_view(self) -> PreTrainedModel:
+        """The base weights attending by layout, without the adapter: the untrained rows of every comparison."""
+        return shared_view(self.base) if self.is_adapted else self.view
+
+    def view_of(self, weights: Weights | None) -> PreTrainedModel:
+        """``adapted`` (the default) or ``base``."""
+        if weights not in (None, "adapted", "base"):
+            raise UserError(f"weights={weights!r} does not exist: 'adapted' or 'base'.")
+        return self.plain_view if weights == "base" else self.view
+
+    def merged(self) -> AmbiLM:
+        """The papers' way: the adaptation folded into a copy of the weights, for every job. Generation changes with it."""
+        model = AmbiLM(merged_copy(self.view, self.base), self.tokenizer, f"{self.name} (merged)", self.settings, self.notice)
+        return model
+
+    def encode(
+        self,
+        texts: str | Iterable[str],
+        *,
+        layout: LayoutName | None = None,
+        pooling: Pooling | None = None,
+        prompt: str | None = None,
+        include_prompt: bool | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        precision: Precision = "float32",
+        batch_tokens: int | None = None,
+        show_progress_bar: bool | None = None,
+        max_length: int | None = None,
+        weights: Weights | None = None,
+    ) -> np.ndarray:
+        """Sentence vectors, in the order given.
+
+        Args:
+            texts: one text, or any iterable of texts; a generator is never held in memory.
+            layout: ``bidirectional`` or ``causal``; the model's own default when None, as for all that follows.
+            pooling: ``last``, ``mean`` or ``weighted_mean``.
+            prompt: a prefix, or a template holding ``{text}``; "" for none.
+            include_prompt: whether mean pooling counts the prompt's tokens.
+            normalize_embeddings: unit length.
+            truncate_dim: keep the first so many dimensions.
+            precision: ``float32``, ``int8``, ``uint8``, ``binary`` or ``ubinary``.
+            batch_tokens: tokens of one packed row.
+            show_progress_bar: by default for more than 1,000 texts.
+            max_length: longest text in tokens, longer ones are cut (the prompt stays).
+            weights: ``base`` leaves the adapter out.
+
+        Returns:
+            (texts, dimension), float32 unless ``precision`` says otherwise; (dimension,) for a single text.
+
+        Raises:
+            UserError: for an option that does not exist or an item that is not a text.
+        """
+        own = self.settings
+        chosen_layout = _choice("layout", layout or own.layout, ("bidirectional", "causal"))
+        chosen_pooling = _choice("pooling", pooling or own.pooling, ("last", "mean", "weighted_mean"))
+        _choice("precision", precision, ("float32", "int8", "uint8", "binary", "ubinary"))
+        if truncate_dim is not None and truncate_dim < 1:
+            raise UserError(f"truncate_dim={truncate_dim} must be at least 1.")
+        chosen_prompt = own.prompt if prompt is None else prompt
+        # A template ends in the place that is read; otherwise the last token is an appended end token where trained so.
+        append = own.append_end and chosen_pooling == "last" and "{text}" not in chosen_prompt
+        tokenizer = encoding.PromptedTokenizer(
+            self.tokenizer, chosen_prompt, self._max_length(max_length), own.end_token_id if append else None,
+            own.start_token_id,
+        )  # fmt: skip
+        single = isinstance(texts, str)
+        items: Iterable[str] = [texts] if isinstance(texts, str) else texts
+        large = isinstance(items, Sequence) and len(items) > 1000
+        vectors = encoding.encode_texts(
+            self.view_of(weights), tokenizer, items, layout=chosen_layout, pooling=chosen_pooling,
+            include_prompt=own.include_prompt if include_prompt is None else include_prompt,
+            finish=encoding.finisher(normalize_embeddings, truncate_dim, precision),
+            batch_tokens=batch_tokens or encoding.BATCH_TOKENS,
+            show_progress=large if show_progress_bar is None else show_progress_bar,
+        )  # fmt: skip
+        return vectors[0] if single else vectors
+
+    def encode_tokens(
+        self,
+        sentences: Iterable[Sequence[str]],
+        *,
+        layout: LayoutName | None = None,
+        subword: Subword = "mean",
+        shift: Literal[0, 1] | None = None,
+        max_length: int | None = None,
+        batch_tokens: int | None = None,
+        weights: Weights | None = None,
+    ) -> list[np.ndarray]:
+        """One vector for each word of each sentence.
+
+        Args:
+            sentences: lists of words.
+            subword: which of a word's tokens speak for it: ``first``, ``last`` or their ``mean``.
+            shift: 1 reads each word one token earlier, where MNTP training put what it knows (LLM2Vec); the model's own
+                default when None.
+
+        Returns:
+            list of (words, hidden) float32.
+        """
+        _choice("subword", subword, ("first", "last", "mean"))
+        chosen = _choice("layout", layout or self.settings.layout, ("bidirectional", "causal"))
+        moved = self.settings.word_shift if shift is None else shift
+        if moved not in (0, 1):
+            raise UserError(f"shift={moved} does not exist: 0 (own place) or 1 (one token earlier, after MNTP).")
+        words = encoding.tokenize_words(
+            self.tokenizer, list(sentences), self.settings.start_token_id, self._max_length(max_length)
+        )
+        return encoding.encode_words(
+            self.view_of(weights), words, layout=chosen, subword=subword, shift=moved,
+            batch_tokens=batch_tokens or encoding.BATCH_TOKENS,
+        )  # fmt: skip
+
+    def infill(
+        self,
+        text: str,
+        *,
+        num_candidates: int = 1,
+        min_tokens: int | Sequence[int] = 1,
+        max_tokens: int | Sequence[int] = 32,
+        do_sample: bool = False,
+        seed: int | None = None,
+        weights: Weights | None = None,
+        **options: Any,
+    ) -> Infilled:
+        """Fills every ``[BLANK]`` of a text, seeing what stands on both sides; each span stops by itself.
+
+        Args:
+            num_candidates: how many fillings; sampled ones, or greedy ones with different first tokens.
+            min_tokens, max_tokens: bounds of a span, one number or one for each blank.
+            do_sample: draw instead of taking the most likely token.
+            seed: seed of the drawing.
+            options: ``temperature``, ``top_k``, ``top_p``, ``min_p``, ``typical_p``, ``epsilon_cutoff``,
+                ``repetition_penalty``, ``no_repeat_ngram_size``, as in transformers' generate.
+
+        Returns:
+            the best filling, by log-probability; all of them under ``candidates``.
+
+        Raises:
+            UserError: without a blank, with two blanks side by side, for a text that does not fit, or a wrong option.
+        """
+        if num_candidates < 1:
+            raise UserError(f"num_candidates={num_candidates} must be at least 1.")
+        gaps = infilling.cut_at_blanks(text, self.tokenizer, self.settings)
+        blanks = len(gaps.pieces) - 1
+        longest = infilling.per_blank("max_tokens", max_tokens, blanks, 1)
+        shortest = infilling.per_blank("min_tokens", min_tokens, blanks, 0)
+        if any(low > high for low, high in zip(shortest, longest, strict=True)):
+            raise UserError("min_tokens is larger than max_tokens.")
+        needed, room = sum(map(len, gaps.pieces)) + sum(longest), self._max_length(10**9)
+        if needed > room:
+            raise UserError(f"The text and its blanks need {needed} tokens, the model has {room}: shorten the text.")
+        decoding = infilling.Decoding(
+            num_candidates, shortest, longest, do_sample, seed, infilling.processors(options)
+        )  # fmt: skip
+        candidates = infilling.fill(self.view_of(weights), self.tokenizer, self.settings, gaps, decoding)
+        best = candidates[0]
+        return Infilled(best.text, best.spans, best.score, candidates)
+
+    @overload
+    def generate(self, prompt: str, *, stream: Literal[False] = False, **options: Any) -> str: ...
+    @overload
+    def generate(self, prompt: list[str], *, stream: Literal[False] = False, **options: Any) -> list[str]: ...
+    @overload
+    def generate(self, prompt: str, *, stream: Literal[True], **options: Any) -> Iterator[str]: ...
+    def generate(
+        self, prompt: str | list[str], *, stream: bool = False, **options: Any
+    ) -> str | list[str] | Iterator[str]:  # fmt: skip
+        """Continues a prompt left to right, exactly as the base model does: it is the base model.
+
+        Args:
+            prompt: a text or a list of texts.
+            stream: return an iterator over pieces of the continuation (one prompt only).
+            options: everything that transformers' ``generate`` takes.
+
+        Returns:
+            the continuation without the prompt, one for each prompt.
+        """
+        start = self.settings.start_token_id
+        if stream:
+            if not isinstance(prompt, str):
+                raise UserError("stream=True takes one prompt, not a list.")
+            return generation.stream(self.base, self.tokenizer, prompt, start, options)
+        prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+        if not prompts:
+            return []
+        texts = generation.generate(self.base, self.tokenizer, prompts, start, options)
+        return texts[0] if isinstance(prompt, str) else texts
+
+    def chat(self, messages: Sequence[Message], *, stream: bool = False, **options: Any) -> str | Iterator[str]:
+        """Answers a conversation (``[{"role": "user", "content": ...}, ...]``) through the model's chat template."""
+        options = {"max_new_tokens": 256, **options}
+        prompt = generation.chat_prompt(self.tokenizer, messages)
+        return self.generate(prompt, stream=True, **options) if stream else self.generate(prompt, **options)
+
+    def score(self, text: str, spans: Sequence[str] | None = None, *, weights: Weights | None = None) -> Score:
+        """Log-probabilities (nats) of a text, or of what stands in its blanks.
+
+        Args:
+            text: a text, read left to right by the base model; or a text with ``[BLANK]``s.
+            spans: what stands in each blank; scored given both sides, under the hybrid mask.
+            weights: of the view that scores spans.
+
+        Raises:
+            UserError: when the number of spans is not that of the blanks, or a span is empty.
+        """
+        if spans is None:
+            ids = list(self.tokenizer(encoding.clean(text), add_special_tokens=False)["input_ids"])  # type: ignore[arg-type]
+            values = self.causal_log_probs([ids])[0]
+            return Score([str(self.tokenizer.decode([token])) for token in ids], values)
+        gaps = infilling.cut_at_blanks(text, self.tokenizer, self.settings)
+        if len(spans) != len(gaps.pieces) - 1:
+            raise UserError(f"The text has {len(gaps.pieces) - 1} blanks and {len(spans)} spans were given.")
+        ids, places = infilling.with_spans(gaps, spans, self.tokenizer)
+        values = self.infill_log_probs([InfillExample(ids, places)], weights=weights)[0]
+        tokens = [ids[place] for start, stop in places for place in range(start, stop)]
+        return Score([str(self.tokenizer.decode([token])) for token in tokens], values)
+
+    def causal_log_probs(self, texts: Sequence[Sequence[int]], weights: Weights = "base") -> list[np.ndarray]:
+        """log p(token | tokens before it) in nats, (tokens,) for each text of token ids; a start token stands before it."""
+        return scoring.causal_log_probs(self.view_of(weights), texts, self.settings.start_token_id)
+
+    def infill_log_probs(
+        self, examples: Sequence[InfillExample], weights: Weights | None = None, gap: int | None = None
+    ) -> list[np.ndarray]:
+        """log p(span token | both sides, earlier span tokens) in nats, (span tokens,) for each example.
+
+        ``gap`` reserves that many positions for each span; None keeps natural positions.
+        """
+        return scoring.infill_log_probs(self.view_of(weights), examples, self.settings, gap)
+
+    def _max_length(self, given: int | None) -> int:
+        if given is not None and given < 1:
+            raise UserError(f"max_length={given} must be at least 1.")
+        limit = getattr(self.base.config.get_text_config(), "max_position_embeddings", None) or 10**9
+        return min(given or self.settings.max_length, limit)
+
+
+def _choice(name: str, value: Any, options: tuple[str, ...]) -> Any:
+    if value not in options:
+        raise UserError(f"{name}={value!r} does not exist: choose one of {', '.join(options)}.")
+    return value
+
+
+def _read_settings(file: Path) -> Settings:
+    try:
+        return Settings.model_validate_json(file.read_text())
+    except (OSError, ValueError, ValidationError) as error:
+        raise UserError(f"{file} is not a readable ambilm settings file: save the model again.") from error

@@ -1,0 +1,91 @@
+"""One forward pass of a view under a layout, and the logits where they are asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache, PreTrainedModel
+
+from ambilm.attention import Layout, Tokens
+
+
+@cache
+def _cache_keyword(backbone: type) -> str:
+    """transformers 5.24 renames ``past_key_values`` to ``cache``."""
+    return "cache" if "cache" in inspect.signature(backbone.forward).parameters else "past_key_values"
+
+
+def precise(view: PreTrainedModel) -> contextlib.AbstractContextManager[Any]:
+    """For half-precision weights: matrix products in half precision, residual stream and norms in float32.
+
+    Rounding the residual stream itself makes a sentence's vector depend on its batch (cosine down to 0.97).
+    """
+    if view.dtype in (torch.bfloat16, torch.float16):
+        return torch.autocast(view.device.type, dtype=view.dtype)
+    return contextlib.nullcontext()
+
+
+def hidden_states(view: PreTrainedModel, ids: Tensor, layout: Layout, cache: Cache | None = None) -> Tensor:
+    """Last hidden states after the final norm.
+
+    Args:
+        view: from :func:`ambilm.adaptation.shared_view`.
+        ids: (batch, length).
+        layout: roles and positions of these tokens and of the cached ones.
+        cache: earlier keys and values, extended in place.
+
+    Returns:
+        (batch, length, hidden); float32 under half-precision weights.
+    """
+    backbone = view.base_model
+    arguments: dict[str, Any] = {"position_ids": layout.queries.position, "use_cache": cache is not None, "layout": layout}
+    if cache is not None:
+        arguments[_cache_keyword(type(backbone))] = cache
+    with precise(view):
+        if view.dtype == torch.float32:
+            arguments["input_ids"] = ids
+        else:
+            arguments["inputs_embeds"] = view.get_input_embeddings()(ids).float()  # (batch, length, hidden)
+        return backbone(**arguments).last_hidden_state
+
+
+def logits(view: PreTrainedModel, hidden: Tensor) -> Tensor:
+    """Next-token logits of chosen hidden states, (..., hidden) to (..., vocabulary), float32."""
+    with precise(view):
+        scores = view.get_output_embeddings()(hidden).float()
+    scale = getattr(view.config, "logit_scale", None)  # Cohere
+    if scale is not None:
+        scores = scores * scale
+    cap = getattr(view.config, "final_logit_softcapping", None)  # Gemma2
+    return scores if cap is None else torch.tanh(scores / cap) * cap
+
+
+def pack(sequences: Sequence[Sequence[int]], device: torch.device | str) -> Tensor:
+    """Token ids of several texts in one row, (1, sum of lengths)."""
+    return torch.tensor([token for sequence in sequences for token in sequence], device=device)[None]
+
+
+def pack_layout(
+    lengths: Sequence[int], is_span: Tensor, positions: Tensor | None = None, dropout: float = 0.0, kernel: str = "sdpa"
+) -> Layout:
+    """The layout of a packed row; ``is_span`` and ``positions`` are (1, sum of lengths)."""
+    return Layout.of(Tokens.packed(lengths, is_span, positions), kernel, dropout)
+
+
+def token_budget_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Indices grouped, shortest first, into rows of at most ``budget`` tokens (a longer text gets a row of its own)."""
+    batches: list[list[int]] = []
+    total = 0
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if not batches or total + lengths[index] > budget:
+            batches.append([])
+            total = 0
+        batches[-1].append(index)
+        total += lengths[index]
+    return batches

@@ -1,0 +1,259 @@
+"""Filling in missing text: one bidirectional prefill of the context, then ordinary cached decoding of each span.
+
+This computes what the hybrid-mask pass of MAGNET computes (section 3.1), token by token: a context token never sees a span
+token, so its keys and values are final after the prefill; a span token sees everything cached so far. Each blank keeps
+its place in the order by a gap of positions, as in training; the end-of-span token stops it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.generation import logits_process
+
+from ambilm.attention import Layout, Tokens
+from ambilm.errors import UserError
+from ambilm.model.encoding import clean
+from ambilm.model.forward import hidden_states, logits
+from ambilm.model.settings import BLANK, Settings
+
+
+@dataclass(frozen=True)
+class Infilled:
+    """A text with its blanks filled.
+
+    Attributes:
+        text: the whole text.
+        spans: what stands in each blank, without the spaces around it.
+        score: log-probability (nats) of the spans and their ends given both sides.
+        candidates: all candidates, best first, this one included; empty on the candidates themselves.
+    """
+
+    text: str
+    spans: list[str]
+    score: float
+    candidates: list[Infilled] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """A text cut at its blanks.
+
+    Attributes:
+        texts: the text around the blanks, one more than there are blanks.
+        pieces: their token ids; the first begins with the start token, and none but the last is empty.
+    """
+
+    texts: list[str]
+    pieces: list[list[int]]
+
+
+def cut_at_blanks(text: str, tokenizer: PreTrainedTokenizerBase, settings: Settings) -> Gaps:
+    """Cuts a text at ``[BLANK]``. A space before a blank belongs to what is missing, as tokenizers see it.
+
+    Raises:
+        UserError: without a blank, or for two blanks with nothing between them.
+    """
+    if not isinstance(text, str) or BLANK not in text:
+        raise UserError(f"There is nothing to fill in: mark each missing part with {BLANK}.")
+    texts = clean(text).split(BLANK)
+    if any(not part.strip() for part in texts[1:-1]):
+        raise UserError(f"Two blanks have no text between them: write one {BLANK} for both.")
+    trimmed = [part[:-1] if part.endswith(" ") else part for part in texts[:-1]] + [texts[-1]]
+    pieces = [list(tokenizer(part, add_special_tokens=False)["input_ids"]) for part in trimmed]  # type: ignore[arg-type]
+    pieces[0] = [settings.start_token_id, *pieces[0]]
+    return Gaps(texts, pieces)
+
+
+def with_spans(
+    gaps: Gaps, spans: Sequence[str], tokenizer: PreTrainedTokenizerBase
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """The whole text as token ids (without the start token) with the given spans in place, and where they stand.
+
+    Raises:
+        UserError: for an empty span.
+    """
+    ids = gaps.pieces[0][1:]
+    places = []
+    for number, span in enumerate(spans):
+        spaced = " " + span.strip() if gaps.texts[number].endswith(" ") else span
+        tokens = list(tokenizer(clean(spaced), add_special_tokens=False)["input_ids"])  # type: ignore[arg-type]
+        if not span.strip():
+            raise UserError(f"Span {number} is empty: give the text that stands in the blank.")
+        places.append((len(ids), len(ids) + len(tokens)))
+        ids = ids + tokens + gaps.pieces[number + 1]
+    return ids, places
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How spans are decoded.
+
+    Attributes:
+        candidates: how many fillings.
+        min_tokens, max_tokens: bounds of each blank's length; ``max_tokens`` is also the gap of positions it keeps.
+        sample: draw from the distribution instead of taking the most likely token.
+        seed: seed of the drawing.
+        processors: transformers' logits processors.
+    """
+
+    candidates: int
+    min_tokens: list[int]
+    max_tokens: list[int]
+    sample: bool
+    seed: int | None
+    processors: LogitsProcessorList
+
+
+def per_blank(name: str, value: int | Sequence[int], blanks: int, least: int) -> list[int]:
+    """A bound for each blank from one number or one a blank."""
+    values = [value] * blanks if isinstance(value, int) else list(value)
+    if len(values) != blanks:
+        raise UserError(f"{name} has {len(values)} values for {blanks} blanks: give one number, or one for each blank.")
+    if any(item < least for item in values):
+        raise UserError(f"{name} must be at least {least}.")
+    return values
+
+
+# transformers' generate options that shape the distribution, and the processor of each.
+PROCESSORS = {
+    "repetition_penalty": logits_process.RepetitionPenaltyLogitsProcessor,
+    "no_repeat_ngram_size": logits_process.NoRepeatNGramLogitsProcessor,
+    "temperature": logits_process.TemperatureLogitsWarper,
+    "top_k": logits_process.TopKLogitsWarper,
+    "top_p": logits_process.TopPLogitsWarper,
+    "min_p": logits_process.MinPLogitsWarper,
+    "typical_p": logits_process.TypicalLogitsWarper,
+    "epsilon_cutoff": logits_process.EpsilonLogitsWarper,
+}
+
+
+def processors(options: dict[str, Any]) -> LogitsProcessorList:
+    """The processors of the given options, in transformers' order.
+
+    Raises:
+        UserError: for an option or a value that does not exist.
+    """
+    unknown = sorted(set(options) - set(PROCESSORS))
+    if unknown:
+        raise UserError(f"infill has no option {unknown[0]!r}: choose from {', '.join(PROCESSORS)}.")
+    try:
+        return LogitsProcessorList([make(options[name]) for name, make in PROCESSORS.items() if options.get(name) is not None])
+    except ValueError as error:
+        raise UserError(f"infill refused its options: {error}") from error
+
+
+@torch.inference_mode()
+def fill(
+    view: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: Settings, gaps: Gaps, decoding: Decoding
+) -> list[Infilled]:
+    """The candidates, best first."""
+    state = _Spans(view, settings, gaps, decoding, set(tokenizer.all_special_ids))
+    for number in range(len(gaps.pieces) - 1):
+        state.fill_blank(number)
+    filled = [
+        _assemble(tokenizer, gaps.texts, spans, score)
+        for spans, score in zip(state.spans, state.scores.tolist(), strict=True)
+    ]
+    return sorted(filled, key=lambda item: -item.score)
+
+
+def _assemble(tokenizer: PreTrainedTokenizerBase, texts: list[str], spans: list[list[int]], score: float) -> Infilled:
+    decoded = [str(tokenizer.decode(span, skip_special_tokens=True)) for span in spans]
+    whole = texts[0]
+    for span, after in zip(decoded, texts[1:], strict=True):
+        whole = whole + (span[1:] if whole.endswith(" ") and span.startswith(" ") else span) + after
+    return Infilled(whole, [re.sub(r"\s+", " ", span).strip() for span in decoded], score)
+
+
+class _Spans:
+    """The state of one infill: the cache, which tokens stand in it, and what was decoded so far."""
+
+    def __init__(
+        self, view: PreTrainedModel, settings: Settings, gaps: Gaps, decoding: Decoding, special: set[int]
+    ) -> None:
+        self.view, self.settings, self.decoding = view, settings, decoding
+        self.forbidden = torch.tensor(sorted(special - {settings.end_of_span_token_id}), dtype=torch.long)
+        self.cache = DynamicCache()
+        self.rows = decoding.candidates
+        self.generator = torch.Generator(view.device)
+        if decoding.seed is not None:
+            self.generator.manual_seed(decoding.seed)
+        else:
+            self.generator.seed()
+        self._prefill(gaps)
+        self.spans: list[list[list[int]]] = [[] for _ in range(self.rows)]
+        self.scores = torch.zeros(self.rows, device=view.device)
+
+    def _prefill(self, gaps: Gaps) -> None:
+        position: list[int] = []
+        ends = []  # the place of the last context token before each blank
+        self.starts = []  # the first position of each blank
+        for number, piece in enumerate(gaps.pieces):
+            place = position[-1] + 1 + self.decoding.max_tokens[number - 1] if number else 0
+            position += range(place, place + len(piece))
+            ends.append(len(position) - 1)
+            self.starts.append(position[-1] + 1)
+        device = self.view.device
+        ids = torch.tensor([[token for piece in gaps.pieces for token in piece]], device=device)  # (1, context)
+        zeros = torch.zeros_like(ids)
+        context = Tokens(zeros, zeros.bool(), torch.tensor([position], device=device))
+        hidden = hidden_states(self.view, ids, Layout.of(context), self.cache)  # (1, context, hidden)
+        self.first_logits = logits(self.view, hidden[0, ends[:-1]])  # (blanks, vocabulary)
+        self.context_ids = ids.expand(self.rows, -1)
+        self.cached = Tokens(*(getattr(context, name).expand(self.rows, -1) for name in ("text", "is_span", "position")))
+        if self.rows > 1:
+            self.cache.batch_repeat_interleave(self.rows)
+
+    def fill_blank(self, number: int) -> None:
+        """Decodes one blank of every candidate until each has ended its span or reached its bound."""
+        end = self.settings.end_of_span_token_id
+        scores = self.first_logits[number].expand(self.rows, -1)  # (candidates, vocabulary)
+        running = torch.ones(self.rows, dtype=torch.bool, device=scores.device)
+        written: list[Tensor] = []
+        for step in range(self.decoding.max_tokens[number]):
+            branch = number == 0 and step == 0 and not self.decoding.sample
+            token = self._choose(scores, written, may_end=step >= self.decoding.min_tokens[number], branch=branch)
+            self.scores += torch.where(running, torch.log_softmax(scores, -1).gather(1, token[:, None])[:, 0], 0.0)
+            running = running & (token != end)
+            if not bool(running.any()):
+                break
+            written.append(torch.where(running, token, -1))
+            last = number + 1 == len(self.first_logits) and step + 1 == self.decoding.max_tokens[number]
+            if not last:  # the last token of all has nothing to predict
+                scores = self._advance(token, running, self.starts[number] + step)
+        columns = torch.stack(written, 1).tolist() if written else [[] for _ in range(self.rows)]
+        for spans, row in zip(self.spans, columns, strict=True):
+            spans.append([token for token in row if token >= 0])
+
+    def _choose(self, scores: Tensor, written: list[Tensor], may_end: bool, branch: bool) -> Tensor:
+        """The next token of each candidate, (candidates,)."""
+        allowed = scores.index_fill(1, self.forbidden.to(scores.device), -torch.inf)
+        if not may_end:
+            allowed[:, self.settings.end_of_span_token_id] = -torch.inf
+        if len(self.decoding.processors):
+            past = torch.cat([self.context_ids, *(token.clamp(min=0)[:, None] for token in written)], dim=1)
+            allowed = self.decoding.processors(past, allowed)  # type: ignore[arg-type]
+        if branch:  # greedy candidates differ in their first token: the most likely ones
+            return allowed[0].topk(self.rows).indices
+        if self.decoding.sample:
+            return torch.multinomial(torch.softmax(allowed, -1), 1, generator=self.generator)[:, 0]
+        return allowed.argmax(-1)
+
+    def _advance(self, token: Tensor, running: Tensor, position: int) -> Tensor:
+        """Feeds one span token of each candidate and returns the logits after it; candidates that ended feed padding."""
+        column = self.cached.text.shape[1]
+        new = Tokens(
+            torch.where(running, 0, -1 - column)[:, None],
+            torch.ones_like(token, dtype=torch.bool)[:, None],
+            torch.full_like(token, position)[:, None],
+        )
+        self.cached = Tokens.join([self.cached, new])
+        hidden = hidden_states(self.view, token[:, None], Layout(new, self.cached), self.cache)  # (candidates, 1, hidden)
+        return logits(self.view, hidden[:, 0])

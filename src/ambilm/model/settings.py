@@ -1,0 +1,74 @@
+"""What a model remembers about its own use: pooling, prompt, special tokens. Saved as ``ambilm.json``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from transformers import PreTrainedTokenizerBase
+
+MAGNET_PROMPT = "Given the sentence, find its representation:"
+PROMPT_EOL = 'This sentence : "{text}" means in one word:"'
+REPRESENTATIVE_WORD = 'The representative word for sentence {text} is:"'
+BLANK = "[BLANK]"
+
+LayoutName = Literal["bidirectional", "causal"]
+Pooling = Literal["last", "mean", "weighted_mean"]
+
+
+class Settings(BaseModel):
+    """Defaults of the jobs. An unadapted decoder embeds best through the PromptEOL template, read causally."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    recipe: str | None = Field(None, description="the recipe that adapted the model, None for a base model")
+    layout: LayoutName = Field("causal", description="who sees whom in encode and encode_tokens")
+    pooling: Pooling = Field("last", description="how token vectors become a sentence vector")
+    prompt: str = Field(PROMPT_EOL, description="a prefix, or a template holding {text}")
+    append_end: bool = Field(False, description="append the end token, whose vector is the sentence for pooling 'last'")
+    include_prompt: bool = Field(True, description="whether mean pooling counts the prompt's tokens")
+    word_shift: Literal[0, 1] = Field(0, description="1: a word is read one token earlier (after MNTP)")
+    mask_token_id: int = Field(description="the token that stands for a masked one in MNTP")
+    start_token_id: int = Field(description="stands before a text, so that a first token has something to be predicted from")
+    end_token_id: int = Field(description="ends a sentence that is pooled at its last token")
+    end_of_span_token_id: int = Field(description="says that a missing span is complete")
+    max_length: int = Field(512, ge=8, description="longest text in tokens; longer ones are cut at the end")
+
+    @classmethod
+    def for_tokenizer(cls, tokenizer: PreTrainedTokenizerBase) -> Settings:
+        """Special tokens by what the vocabulary offers; an existing rare token serves as mask, as in LLM2Vec."""
+        end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.pad_token_id
+        if end is None:
+            end = 0
+        return cls(
+            mask_token_id=_mask_token(tokenizer, end),
+            start_token_id=_start_token(tokenizer, end),
+            end_token_id=end,
+            end_of_span_token_id=end,
+        )  # type: ignore[call-arg]
+
+
+def _token_id(tokenizer: PreTrainedTokenizerBase, token: str) -> int | None:
+    identifier = tokenizer.get_vocab().get(token)
+    return None if identifier is None else int(identifier)
+
+
+def _mask_token(tokenizer: PreTrainedTokenizerBase, fallback: int) -> int:
+    if tokenizer.mask_token_id is not None:
+        return int(tokenizer.mask_token_id)
+    for token in ("<mask>", "[MASK]", "_"):
+        identifier = _token_id(tokenizer, token)
+        if identifier is not None:
+            return identifier
+    return int(tokenizer.unk_token_id) if tokenizer.unk_token_id is not None else fallback
+
+
+def _start_token(tokenizer: PreTrainedTokenizerBase, fallback: int) -> int:
+    """What the model saw before documents in pre-training: the BOS it adds itself, or GPT-style ``<|endoftext|>``."""
+    ids = tokenizer("a").input_ids
+    if tokenizer.bos_token_id is not None and ids and ids[0] == tokenizer.bos_token_id:
+        return int(tokenizer.bos_token_id)
+    identifier = _token_id(tokenizer, "<|endoftext|>")
+    if identifier is not None:
+        return identifier
+    return int(tokenizer.bos_token_id) if tokenizer.bos_token_id is not None else fallback
