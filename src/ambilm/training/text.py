@@ -1,0 +1,208 @@
+"""Texts and pairs from the files people have: .txt, .jsonl, .jsonl.gz, .parquet, folders, hub data sets; streamed."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ambilm.errors import UserError
+
+SUFFIXES = (".txt", ".jsonl", ".jsonl.gz", ".json.gz", ".parquet")
+TEXT_FIELDS = ("text", "sentences", "content", "story", "document")
+PAIR_FIELDS = (("anchor", "positive"), ("sentence1", "sentence2"))
+HUB_NAME = re.compile(r"^[\w.-]+/[\w.-]+$")
+
+Row = dict[str, Any]
+Pair = tuple[str, str, str | None]
+
+
+@dataclass
+class ReadingReport:
+    """How many texts came out of each source, and how many were empty."""
+
+    read: dict[str, int] = field(default_factory=dict)
+    empty: dict[str, int] = field(default_factory=dict)
+
+    def count(self, source: str, is_empty: bool) -> None:
+        table = self.empty if is_empty else self.read
+        table[source] = table.get(source, 0) + 1
+
+
+def clean(text: str) -> str:
+    """NUL goes, lone surrogates become the replacement character: neither can be tokenised."""
+    return text.replace("\x00", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def read_texts(
+    sources: Sequence[str | Path], split: str | None = "train", report: ReadingReport | None = None
+) -> Iterator[str]:
+    """Documents of all sources, one after the other, never all in memory.
+
+    A ``.txt`` file is cut at blank lines. Of JSON and parquet rows the text is ``text``, or ``sentences`` joined by spaces,
+    or ``content``, ``story``, ``document``. Where rows have a ``split``, only those of ``split`` (or "all") count.
+
+    Raises:
+        UserError: for a missing, unreadable or unknown file, naming file and line.
+    """
+    report = report or ReadingReport()
+    for source in sources:
+        for text in _documents(source, split):
+            cleaned = clean(text).strip()
+            report.count(str(source), not cleaned)
+            if cleaned:
+                yield cleaned
+
+
+def _documents(source: str | Path, split: str | None) -> Iterator[str]:
+    path = Path(source)
+    if not path.exists() and HUB_NAME.match(str(source)):
+        yield from (_text_of(row, f"{source}, row {n}") for n, row in enumerate(_hub_rows(str(source), split), 1))
+        return
+    for file in _files(path):
+        if file.name.endswith(".txt"):
+            yield from _paragraphs(file)
+        else:
+            yield from (_text_of(row, place) for row, place in _of_split(_rows(file), split))
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.name.endswith(SUFFIXES))
+        if not files:
+            raise UserError(f"Folder {path} holds no text file ({', '.join(SUFFIXES)}): give another one.")
+        return files
+    if not path.exists():
+        raise UserError(f"Text file {path} does not exist: check the path.")
+    if not path.name.endswith((*SUFFIXES, ".tsv")):
+        raise UserError(f"{path} has a suffix that is not read: use {', '.join(SUFFIXES)}.")
+    return [path]
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    try:
+        opened = gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8")
+        with opened as stream:
+            yield from enumerate(stream, 1)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not UTF-8 text (byte {error.start}): convert it.") from error
+    except (OSError, EOFError) as error:
+        raise UserError(f"{file} cannot be read ({error}): is it complete?") from error
+
+
+def _paragraphs(file: Path) -> Iterator[str]:
+    for filled, lines in itertools.groupby((line.strip() for _, line in _lines(file)), key=bool):
+        if filled:
+            yield " ".join(lines)
+
+
+def _rows(file: Path) -> Iterator[tuple[Row, str]]:
+    """Rows with the words that name their place."""
+    if file.suffix == ".parquet":
+        yield from _parquet_rows(file)
+        return
+    for number, line in _lines(file):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{file}, line {number} is not JSON ({error}): mend or drop it.") from error
+        if not isinstance(row, dict):
+            raise UserError(f"{file}, line {number} is no JSON object: each line must be one, such as {{\"text\": ...}}.")
+        yield row, f"{file}, line {number}"
+
+
+def _parquet_rows(file: Path) -> Iterator[tuple[Row, str]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.ParquetFile(file)
+        number = 0
+        for batch in table.iter_batches(batch_size=1024):
+            for row in batch.to_pylist():
+                number += 1
+                yield row, f"{file}, row {number}"
+    except (OSError, pyarrow.ArrowException) as error:
+        raise UserError(f"{file} is not a readable parquet file ({str(error).splitlines()[0]}).") from error
+
+
+def _hub_rows(name: str, split: str | None) -> Iterable[Row]:
+    try:
+        from datasets import load_dataset
+
+        return load_dataset(name, split=split or "train", streaming=True)  # type: ignore[no-any-return]
+    except Exception as error:  # the hub client raises dozens of types
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{name} is no file here, and no data set that the hub gives ({reason}): check name and network.") from error
+
+
+def _of_split(rows: Iterator[tuple[Row, str]], split: str | None) -> Iterator[tuple[Row, str]]:
+    for row, place in rows:
+        if split is None or row.get("split", "all") in (split, "all"):
+            yield row, place
+
+
+def _text_of(row: Row, place: str) -> str:
+    for name in TEXT_FIELDS:
+        value = row.get(name)
+        if isinstance(value, str):
+            return value
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return " ".join(value)
+    raise UserError(f"{place} has no text: it has the fields {', '.join(row) or 'none'}, and needs one of {', '.join(TEXT_FIELDS)}.")
+
+
+def read_pairs(sources: Sequence[str | Path], split: str | None = "train") -> Iterator[Pair]:
+    """(anchor, positive, negative or None) of rows with such fields, of sentence1/sentence2, or of .tsv columns.
+
+    Raises:
+        UserError: for a missing file or a row without a pair, naming file and line.
+    """
+    for source in sources:
+        for file in _files(Path(source)):
+            if file.suffix == ".tsv":
+                yield from _tsv_pairs(file)
+            elif file.suffix == ".txt":
+                raise UserError(f"--pairs {file}: pairs come as .jsonl(.gz), .parquet or .tsv.")
+            else:
+                yield from (_pair_of(row, place) for row, place in _of_split(_rows(file), split))
+
+
+def _tsv_pairs(file: Path) -> Iterator[Pair]:
+    for number, line in _lines(file):
+        cells = [clean(cell).strip() for cell in line.rstrip("\r\n").split("\t")]
+        if len(cells) not in (2, 3) or not all(cells[:2]):
+            raise UserError(f"{file}, line {number} has {len(cells)} columns: write anchor, positive and perhaps negative.")
+        yield cells[0], cells[1], cells[2] if len(cells) == 3 and cells[2] else None
+
+
+def _pair_of(row: Row, place: str) -> Pair:
+    for first, second in PAIR_FIELDS:
+        anchor, positive, negative = row.get(first), row.get(second), row.get("negative")
+        if isinstance(anchor, str) and isinstance(positive, str) and anchor.strip() and positive.strip():
+            return clean(anchor), clean(positive), clean(negative) if isinstance(negative, str) and negative.strip() else None
+    raise UserError(f"{place} has no pair: it needs the texts 'anchor' and 'positive' (it has {', '.join(row) or 'no field'}).")
+
+
+_BOUNDARY = re.compile(r"""(?<=[.!?])["'”’)\]]*\s+(?=["'“‘(\[]*[A-Z0-9])""")
+_ABBREVIATION = re.compile(
+    r"""(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|vs|etc|e\.g|i\.e|cf|No|Fig|Vol|Inc|Ltd|Co|Gen|Col|Sen|Rep|Gov)|\b[A-Z])\.$"""
+)
+
+
+def sentences_of(text: str) -> list[str]:
+    """A text cut into sentences by rule: at closing punctuation before a capital or digit, not after abbreviations."""
+    sentences, start = [], 0
+    for match in _BOUNDARY.finditer(text):
+        if _ABBREVIATION.search(text[start : match.end()].rstrip()):
+            continue
+        sentences.append(text[start : match.end()].strip())
+        start = match.end()
+    return [*sentences, text[start:].strip()] if text[start:].strip() else sentences
