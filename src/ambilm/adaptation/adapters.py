@@ -130,7 +130,9 @@ def load_adapter(view: PreTrainedModel, directory: Path) -> AdapterSettings:
     try:
         settings = AdapterSettings.model_validate(json.loads((directory / "adapter.json").read_text()))
     except (OSError, ValueError) as error:
-        raise UserError(f"{directory / 'adapter.json'} is not a readable adapter description: save the model again.") from error
+        raise UserError(
+            f"{directory / 'adapter.json'} is not a readable adapter description: save the model again."
+        ) from error
     add_adapter(view, settings)
     name = "full.safetensors" if settings.tuning == "full" else "adapter_model.safetensors"
     try:

@@ -13,6 +13,11 @@ layout                  roles
 ``infill``              context with spans anywhere inside
 ======================  =======================================
 
+A text may begin with a *sink*: a token that sees only itself and that all of its text sees. A causal model puts what its
+attention does not need on the first token, whose state it knows by heart because that token never sees another one.
+Letting it see the text destroys that state: untrained, the infill perplexity of SmolLM2-135M rises five-fold, and with the
+sink kept it does not (docs/log.md). The papers' layouts are the ones without a sink.
+
 Several texts may share a row (packing): tokens see only tokens of their own text. Padding is a text of one token, which
 sees itself, so that no softmax runs over nothing. A layer with a sliding window limits the distance on top of this.
 """
@@ -20,7 +25,7 @@ sees itself, so that no softmax runs over nothing. A layer with a sliding window
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -36,11 +41,13 @@ class Tokens:
         text: which text of the row the token belongs to; negative for padding, a different number for each padding token.
         is_span: boolean, true for span tokens, false for context tokens.
         position: the place in the order of the text; it orders span tokens, measures windows and is the position id.
+        is_sink: boolean, true for a token that sees only itself; None when there is none.
     """
 
     text: Tensor
     is_span: Tensor
     position: Tensor
+    is_sink: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not self.text.shape == self.is_span.shape == self.position.shape or self.text.dim() != 2:
@@ -52,7 +59,9 @@ class Tokens:
         return self.text < 0
 
     @classmethod
-    def padded(cls, lengths: Sequence[int], is_span: Tensor, positions: Tensor | None = None, side: str = "right") -> Tokens:
+    def padded(
+        cls, lengths: Sequence[int], is_span: Tensor, positions: Tensor | None = None, side: str = "right"
+    ) -> Tokens:
         """One text a row, padded on ``side`` to the width of ``is_span`` (batch, length)."""
         batch, width = is_span.shape
         device = is_span.device
@@ -63,6 +72,14 @@ class Tokens:
         if positions is None:
             positions = (column - start).clamp(min=0)
         return cls(torch.where(real, 0, -1 - column), is_span, positions)
+
+    def with_sinks(self) -> Tokens:
+        """The first token of every text, the one at position 0, becomes a sink."""
+        return replace(self, is_sink=(self.position == 0) & ~self.is_padding)
+
+    @property
+    def has_sink(self) -> bool:
+        return self.is_sink is not None and bool(self.is_sink.any())
 
     @classmethod
     def packed(cls, lengths: Sequence[int], is_span: Tensor, positions: Tensor | None = None) -> Tokens:
@@ -77,7 +94,13 @@ class Tokens:
     @classmethod
     def join(cls, parts: Sequence[Tokens]) -> Tokens:
         """The parts side by side along the length, as a key/value cache holds them."""
-        return cls(*(torch.cat([getattr(part, name) for part in parts], dim=1) for name in ("text", "is_span", "position")))
+        texts, spans, positions = (
+            torch.cat([getattr(part, name) for part in parts], dim=1) for name in ("text", "is_span", "position")
+        )
+        if all(part.is_sink is None for part in parts):
+            return cls(texts, spans, positions)
+        sinks = [torch.zeros_like(part.is_span) if part.is_sink is None else part.is_sink for part in parts]
+        return cls(texts, spans, positions, torch.cat(sinks, dim=1))
 
 
 def may_see(query: Tokens, key: Tokens, window: int | None = None) -> Tensor:
@@ -90,6 +113,8 @@ def may_see(query: Tokens, key: Tokens, window: int | None = None) -> Tensor:
     distance = query.position[:, :, None] - key.position[:, None, :]  # (batch, queries, keys)
     query_is_span, key_is_span = query.is_span[:, :, None], key.is_span[:, None, :]
     visible = same_text & (~key_is_span | (query_is_span & (distance >= 0)))
+    if query.is_sink is not None:
+        visible = visible & (~query.is_sink[:, :, None] | (distance == 0))
     if window is None:
         return visible
     reach_back = torch.where(query_is_span, window - 1, window)
@@ -173,7 +198,9 @@ class Layout:
         if self.has_cache or self.is_packed or bool(self.queries.is_padding.any()):
             return None
         if bool(self.queries.is_span.all()):
-            return "causal"
+            return "causal"  # where the first token is a sink anyway
+        if self.queries.has_sink:
+            return None
         return None if bool(self.queries.is_span.any()) else "bidirectional"
 
     def _needs_window(self, window: int | None) -> bool:
@@ -220,6 +247,8 @@ class Layout:
             visible = (query.text[b, q] == key.text[b, k]) & (
                 ~key.is_span[b, k] | (query.is_span[b, q] & (distance >= 0))
             )
+            if query.is_sink is not None:
+                visible = visible & (~query.is_sink[b, q] | (distance == 0))
             if window is None:
                 return visible
             reach_back = torch.where(query.is_span[b, q], window - 1, window)
@@ -240,8 +269,8 @@ class Layout:
         if self.has_cache or not (self.is_packed or self.shortcut):
             raise ValueError("a varlen kernel takes a packed row or rows without padding, and no cache")
         causal = bool(self.queries.is_span.all())
-        if not causal and bool(self.queries.is_span.any()):
-            raise ValueError("a varlen kernel knows causal and bidirectional layouts only: use sdpa, eager or flex")
+        if not causal and (bool(self.queries.is_span.any()) or self.queries.has_sink):
+            raise ValueError("a varlen kernel knows plain causal and bidirectional layouts: use sdpa, eager or flex")
 
         def make() -> tuple[Tensor, int, bool]:
             row = self.queries.text
@@ -295,9 +324,8 @@ def _make_buckets(tokens: Tokens) -> tuple[list[Bucket], Tensor]:
         places = torch.arange(index.numel(), device=index.device).view_as(index) + offset
         inverse[index[real]] = places[real]
         offset += index.numel()
-        gathered = Tokens(
-            torch.where(real, 0, -1 - column), tokens.is_span[0][index], tokens.position[0][index]
-        )  # fmt: skip
+        sinks = None if tokens.is_sink is None else tokens.is_sink[0][index] & real
+        gathered = Tokens(torch.where(real, 0, -1 - column), tokens.is_span[0][index], tokens.position[0][index], sinks)
         buckets.append(Bucket(index, gathered))
     return buckets, inverse
 

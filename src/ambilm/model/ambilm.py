@@ -117,7 +117,9 @@ class AmbiLM:
 
     def merged(self) -> AmbiLM:
         """The papers' way: the adaptation folded into a copy of the weights, for every job. Generation changes with it."""
-        model = AmbiLM(merged_copy(self.view, self.base), self.tokenizer, f"{self.name} (merged)", self.settings, self.notice)
+        model = AmbiLM(
+            merged_copy(self.view, self.base), self.tokenizer, f"{self.name} (merged)", self.settings, self.notice
+        )
         return model
 
     def encode(
@@ -125,6 +127,7 @@ class AmbiLM:
         texts: str | Iterable[str],
         *,
         layout: LayoutName | None = None,
+        sink: bool | None = None,
         pooling: Pooling | None = None,
         prompt: str | None = None,
         include_prompt: bool | None = None,
@@ -141,6 +144,7 @@ class AmbiLM:
         Args:
             texts: one text, or any iterable of texts; a generator is never held in memory.
             layout: ``bidirectional`` or ``causal``; the model's own default when None, as for all that follows.
+            sink: whether a bidirectional text begins with the start token, which sees only itself; False is the papers' mask.
             pooling: ``last``, ``mean`` or ``weighted_mean``.
             prompt: a prefix, or a template holding ``{text}``; "" for none.
             include_prompt: whether mean pooling counts the prompt's tokens.
@@ -164,18 +168,19 @@ class AmbiLM:
         _choice("precision", precision, ("float32", "int8", "uint8", "binary", "ubinary"))
         if truncate_dim is not None and truncate_dim < 1:
             raise UserError(f"truncate_dim={truncate_dim} must be at least 1.")
+        has_sink = chosen_layout == "bidirectional" and (own.sink if sink is None else sink)
         chosen_prompt = own.prompt if prompt is None else prompt
         # A template ends in the place that is read; otherwise the last token is an appended end token where trained so.
         append = own.append_end and chosen_pooling == "last" and "{text}" not in chosen_prompt
         tokenizer = encoding.PromptedTokenizer(
-            self.tokenizer, chosen_prompt, self._max_length(max_length), own.end_token_id if append else None,
-            own.start_token_id,
+            self.tokenizer, chosen_prompt, self._max_length(max_length), start=own.start_token_id, sink=has_sink,
+            end=own.end_token_id if append else None,
         )  # fmt: skip
         single = isinstance(texts, str)
         items: Iterable[str] = [texts] if isinstance(texts, str) else texts
         large = isinstance(items, Sequence) and len(items) > 1000
         vectors = encoding.encode_texts(
-            self.view_of(weights), tokenizer, items, layout=chosen_layout, pooling=chosen_pooling,
+            self.view_of(weights), tokenizer, items, layout=chosen_layout, sink=has_sink, pooling=chosen_pooling,
             include_prompt=own.include_prompt if include_prompt is None else include_prompt,
             finish=encoding.finisher(normalize_embeddings, truncate_dim, precision),
             batch_tokens=batch_tokens or encoding.BATCH_TOKENS,
@@ -206,15 +211,16 @@ class AmbiLM:
             list of (words, hidden) float32.
         """
         _choice("subword", subword, ("first", "last", "mean"))
-        chosen = _choice("layout", layout or self.settings.layout, ("bidirectional", "causal"))
-        moved = self.settings.word_shift if shift is None else shift
+        own = self.settings
+        chosen = _choice("layout", layout or own.layout, ("bidirectional", "causal"))
+        moved = own.word_shift if shift is None else shift
         if moved not in (0, 1):
             raise UserError(f"shift={moved} does not exist: 0 (own place) or 1 (one token earlier, after MNTP).")
         words = encoding.tokenize_words(
-            self.tokenizer, list(sentences), self.settings.start_token_id, self._max_length(max_length)
+            self.tokenizer, list(sentences), own.start_token_id, self._max_length(max_length)
         )
         return encoding.encode_words(
-            self.view_of(weights), words, layout=chosen, subword=subword, shift=moved,
+            self.view_of(weights), words, layout=chosen, sink=own.sink, subword=subword, shift=moved,
             batch_tokens=batch_tokens or encoding.BATCH_TOKENS,
         )  # fmt: skip
 

@@ -41,11 +41,19 @@ class PromptedTokenizer:
     """Texts into token ids, with a prompt before (or a template around) each and perhaps the end token after it."""
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, prompt: str, max_length: int, end: int | None, start: int | None
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        prompt: str,
+        max_length: int,
+        *,
+        start: int,
+        sink: bool,
+        end: int | None,
     ) -> None:
         self.tokenizer, self.max_length, self.end = tokenizer, max_length, end
-        # A text of no tokens still needs one to be read from.
+        # The start token is the sink; without one it still stands in for a text of no tokens.
         self.start = start
+        self.prepended = [start] if sink else self._bos()
         before, found, after = prompt.partition("{text}")
         if not found and before and not before[-1].isspace():
             before += " "
@@ -58,17 +66,22 @@ class PromptedTokenizer:
     def __call__(self, texts: Sequence[str]) -> list[Encoded]:
         joined = [self.before + clean(text) + self.after for text in texts]
         counts = self._prompt_counts(joined)
-        prepend = self._bos()
+        prepend = self.prepended
         room = self.max_length - len(prepend) - (self.end is not None)
         encoded = []
         for ids, count in zip(self._ids(joined), counts, strict=True):
             if len(ids) > room:  # cut the text, keep the end of the template
-                ids = ids[: room - self.after_tokens] + (ids[len(ids) - self.after_tokens :] if self.after_tokens else [])
+                ids = ids[: room - self.after_tokens] + (
+                    ids[len(ids) - self.after_tokens :] if self.after_tokens else []
+                )
             ids = prepend + ids + ([self.end] if self.end is not None else [])
-            if not ids:
-                ids = [self.start if self.start is not None else 0]
+            ids = ids or [self.start]
             encoded.append(Encoded(ids, min(len(prepend) + count, len(ids) - 1)))
         return encoded
+
+    def skipped(self, item: Encoded, include_prompt: bool) -> int:
+        """First tokens that mean pooling leaves out: what was prepended says nothing of the text."""
+        return min(len(self.prepended) if include_prompt else item.prompt_tokens, len(item.ids) - 1)
 
     def _bos(self) -> list[int]:
         """The BOS that the tokenizer adds by itself (Gemma), which the model was trained to expect."""
@@ -112,11 +125,11 @@ def pooled(hidden: Tensor, lengths: Sequence[int], skip: Sequence[int], pooling:
     return sums / totals[:, None]
 
 
-def packed_hidden(view: PreTrainedModel, sequences: Sequence[Sequence[int]], layout: LayoutName) -> Tensor:
+def packed_hidden(view: PreTrainedModel, sequences: Sequence[Sequence[int]], layout: LayoutName, sink: bool) -> Tensor:
     """Hidden states of several texts in one packed row, (1, sum of lengths, hidden)."""
     ids = pack(sequences, view.device)
     is_span = torch.full(ids.shape, layout == "causal", device=view.device)
-    return hidden_states(view, ids, pack_layout([len(s) for s in sequences], is_span))
+    return hidden_states(view, ids, pack_layout([len(s) for s in sequences], is_span, sink=sink))
 
 
 def chunks(items: Iterable[str], size: int = CHUNK) -> Iterator[list[str]]:
@@ -132,6 +145,7 @@ def encode_texts(
     texts: Iterable[str],
     *,
     layout: LayoutName,
+    sink: bool,
     pooling: Pooling,
     include_prompt: bool,
     finish: Callable[[np.ndarray], np.ndarray],
@@ -146,13 +160,17 @@ def encode_texts(
         for chunk in chunks(texts):
             for place, text in enumerate(chunk):
                 if not isinstance(text, str):
-                    raise UserError(f"encode takes texts, item {done + place} is a {type(text).__name__}: pass strings.")
+                    raise UserError(
+                        f"encode takes texts, item {done + place} is a {type(text).__name__}: pass strings."
+                    )
             encoded = tokenizer(chunk)
             for batch in token_budget_batches([len(item.ids) for item in encoded], batch_tokens):
                 members = [encoded[index] for index in batch]
-                hidden = packed_hidden(view, [item.ids for item in members], layout)
-                skip = [0 if include_prompt else item.prompt_tokens for item in members]
-                vectors = finish(pooled(hidden, [len(item.ids) for item in members], skip, pooling).float().cpu().numpy())
+                hidden = packed_hidden(view, [item.ids for item in members], layout, sink)
+                skip = [tokenizer.skipped(item, include_prompt) for item in members]
+                vectors = finish(
+                    pooled(hidden, [len(item.ids) for item in members], skip, pooling).float().cpu().numpy()
+                )
                 if result is None:
                     result = np.empty((total or len(chunk), vectors.shape[1]), vectors.dtype)
                 if result.shape[0] < done + len(chunk):
@@ -205,7 +223,9 @@ def tokenize_words(
     result = []
     for number, words in enumerate(sentences):
         if isinstance(words, str):
-            raise UserError(f"Sentence {number} is a string: encode_tokens takes lists of words, e.g. sentence.split().")
+            raise UserError(
+                f"Sentence {number} is a string: encode_tokens takes lists of words, e.g. sentence.split()."
+            )
         cleaned = [clean(word) for word in words]
         bounds = list(itertools.accumulate((len(word) + 1 for word in cleaned), initial=0))
         encoded = tokenizer(" ".join(cleaned), add_special_tokens=False, return_offsets_mapping=True)
@@ -253,13 +273,14 @@ def word_vectors(rows: Tensor, ranges: Sequence[tuple[int, int]], subword: Subwo
 
 @torch.inference_mode()
 def encode_words(
-    view: PreTrainedModel, sentences: Sequence[Words], *, layout: LayoutName, subword: Subword, shift: int, batch_tokens: int
+    view: PreTrainedModel, sentences: Sequence[Words], *, layout: LayoutName, sink: bool, subword: Subword, shift: int,
+    batch_tokens: int,
 ) -> list[np.ndarray]:  # fmt: skip
     """Word vectors of each sentence, (words, hidden), in the order given."""
     result: list[np.ndarray] = [np.empty(0)] * len(sentences)
     for batch in token_budget_batches([len(item.ids) for item in sentences], batch_tokens):
         lengths = [len(sentences[index].ids) for index in batch]
-        hidden = packed_hidden(view, [sentences[index].ids for index in batch], layout)
+        hidden = packed_hidden(view, [sentences[index].ids for index in batch], layout, sink)
         for index, rows in zip(batch, hidden[0].split(lengths), strict=True):
             result[index] = word_vectors(rows, sentences[index].ranges, subword, shift).float().cpu().numpy()
     return result

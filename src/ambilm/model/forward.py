@@ -44,7 +44,11 @@ def hidden_states(view: PreTrainedModel, ids: Tensor, layout: Layout, cache: Cac
         (batch, length, hidden); float32 under half-precision weights.
     """
     backbone = view.base_model
-    arguments: dict[str, Any] = {"position_ids": layout.queries.position, "use_cache": cache is not None, "layout": layout}
+    arguments: dict[str, Any] = {
+        "position_ids": layout.queries.position,
+        "use_cache": cache is not None,
+        "layout": layout,
+    }
     if cache is not None:
         arguments[_cache_keyword(type(backbone))] = cache
     with precise(view):
@@ -71,11 +75,10 @@ def pack(sequences: Sequence[Sequence[int]], device: torch.device | str) -> Tens
     return torch.tensor([token for sequence in sequences for token in sequence], device=device)[None]
 
 
-def pack_layout(
-    lengths: Sequence[int], is_span: Tensor, positions: Tensor | None = None, dropout: float = 0.0, kernel: str = "sdpa"
-) -> Layout:
+def pack_layout(lengths: Sequence[int], is_span: Tensor, positions: Tensor | None = None, *, sink: bool) -> Layout:
     """The layout of a packed row; ``is_span`` and ``positions`` are (1, sum of lengths)."""
-    return Layout.of(Tokens.packed(lengths, is_span, positions), kernel, dropout)
+    tokens = Tokens.packed(lengths, is_span, positions)
+    return Layout.of(tokens.with_sinks() if sink else tokens)
 
 
 def token_budget_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:

@@ -15,7 +15,9 @@ from ambilm.model.encoding import clean
 Message = dict[str, str]
 
 
-def _inputs(base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: list[str], start: int) -> dict[str, Any]:
+def _inputs(
+    base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: list[str], start: int
+) -> dict[str, Any]:
     """Left-padded ids and their mask, so that every continuation starts at the right edge."""
     rows = [tokenizer(clean(prompt))["input_ids"] or [start] for prompt in prompts]
     width = max(len(row) for row in rows)  # type: ignore[arg-type]
@@ -84,5 +86,7 @@ def chat_prompt(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message])
         if not isinstance(message, dict) or not {"role", "content"} <= set(message):
             raise UserError(f"Message {number} needs 'role' and 'content'.")
     if not tokenizer.chat_template:
-        raise UserError("This model has no chat template, so it cannot chat: use generate, or an instruction-tuned model.")
+        raise UserError(
+            "This model has no chat template, so it cannot chat: use generate, or an instruction-tuned model."
+        )
     return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))

@@ -144,7 +144,9 @@ def processors(options: dict[str, Any]) -> LogitsProcessorList:
     if unknown:
         raise UserError(f"infill has no option {unknown[0]!r}: choose from {', '.join(PROCESSORS)}.")
     try:
-        return LogitsProcessorList([make(options[name]) for name, make in PROCESSORS.items() if options.get(name) is not None])
+        return LogitsProcessorList(
+            [make(options[name]) for name, make in PROCESSORS.items() if options.get(name) is not None]
+        )
     except ValueError as error:
         raise UserError(f"infill refused its options: {error}") from error
 
@@ -204,10 +206,13 @@ class _Spans:
         ids = torch.tensor([[token for piece in gaps.pieces for token in piece]], device=device)  # (1, context)
         zeros = torch.zeros_like(ids)
         context = Tokens(zeros, zeros.bool(), torch.tensor([position], device=device))
+        context = context.with_sinks() if self.settings.sink else context
         hidden = hidden_states(self.view, ids, Layout.of(context), self.cache)  # (1, context, hidden)
         self.first_logits = logits(self.view, hidden[0, ends[:-1]])  # (blanks, vocabulary)
         self.context_ids = ids.expand(self.rows, -1)
-        self.cached = Tokens(*(getattr(context, name).expand(self.rows, -1) for name in ("text", "is_span", "position")))
+        self.cached = Tokens(
+            *(getattr(context, name).expand(self.rows, -1) for name in ("text", "is_span", "position"))
+        )
         if self.rows > 1:
             self.cache.batch_repeat_interleave(self.rows)
 
@@ -255,5 +260,7 @@ class _Spans:
             torch.full_like(token, position)[:, None],
         )
         self.cached = Tokens.join([self.cached, new])
-        hidden = hidden_states(self.view, token[:, None], Layout(new, self.cached), self.cache)  # (candidates, 1, hidden)
+        hidden = hidden_states(
+            self.view, token[:, None], Layout(new, self.cached), self.cache
+        )  # (candidates, 1, hidden)
         return logits(self.view, hidden[:, 0])

@@ -55,7 +55,7 @@ def causal_log_probs(view: PreTrainedModel, texts: Sequence[Sequence[int]], star
     for batch in token_budget_batches([len(ids) + 1 for ids in texts], BATCH_TOKENS):
         rows = [[start, *texts[index]] for index in batch]
         ids = pack(rows, view.device)
-        layout = pack_layout([len(row) for row in rows], torch.ones_like(ids, dtype=torch.bool))
+        layout = pack_layout([len(row) for row in rows], torch.ones_like(ids, dtype=torch.bool), sink=False)
         hidden = hidden_states(view, ids, layout)[0]  # (tokens, hidden)
         for index, row, part in zip(batch, rows, hidden.split([len(row) for row in rows]), strict=True):
             result[index] = _picked(view, part[:-1], torch.tensor(row[1:], device=view.device))
@@ -83,7 +83,9 @@ def infill_log_probs(
         is_span = torch.from_numpy(np.concatenate([view_.is_span for view_ in views])).to(view.device)[None]
         position = torch.from_numpy(np.concatenate([view_.position for view_ in views])).to(view.device)[None]
         lengths = [len(view_) for view_ in views]
-        hidden = hidden_states(view, ids, pack_layout(lengths, is_span, position))[0]  # (tokens, hidden)
+        hidden = hidden_states(view, ids, pack_layout(lengths, is_span, position, sink=settings.sink))[
+            0
+        ]  # (tokens, hidden)
         for index, view_, part in zip(batch, views, hidden.split(lengths), strict=True):
             # The end of a span is no token of the text: left out, so that all methods score the same tokens.
             last = np.append(view_.is_span[:-1] & ~view_.is_span[1:], view_.is_span[-1])

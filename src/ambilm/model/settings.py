@@ -23,13 +23,19 @@ class Settings(BaseModel):
 
     recipe: str | None = Field(None, description="the recipe that adapted the model, None for a base model")
     layout: LayoutName = Field("causal", description="who sees whom in encode and encode_tokens")
+    sink: bool = Field(
+        True,
+        description="bidirectional texts begin with the start token, which sees only itself; false: the papers' mask",
+    )
     pooling: Pooling = Field("last", description="how token vectors become a sentence vector")
     prompt: str = Field(PROMPT_EOL, description="a prefix, or a template holding {text}")
     append_end: bool = Field(False, description="append the end token, whose vector is the sentence for pooling 'last'")
     include_prompt: bool = Field(True, description="whether mean pooling counts the prompt's tokens")
     word_shift: Literal[0, 1] = Field(0, description="1: a word is read one token earlier (after MNTP)")
     mask_token_id: int = Field(description="the token that stands for a masked one in MNTP")
-    start_token_id: int = Field(description="stands before a text, so that a first token has something to be predicted from")
+    start_token_id: int = Field(
+        description="stands before a text, so that a first token has something to be predicted from"
+    )
     end_token_id: int = Field(description="ends a sentence that is pooled at its last token")
     end_of_span_token_id: int = Field(description="says that a missing span is complete")
     max_length: int = Field(512, ge=8, description="longest text in tokens; longer ones are cut at the end")

@@ -109,7 +109,9 @@ def _mask(
     """Corrupts picked context tokens in place and sets their targets one place earlier."""
     candidate = ~is_span
     candidate[0] = False
-    candidate[1:] &= ~is_span[:-1]  # the output before the first token after a span already predicts the end of the span
+    candidate[1:] &= ~is_span[
+        :-1
+    ]  # the output before the first token after a span already predicts the end of the span
     picked = np.flatnonzero(candidate & (random.random(len(tokens)) < masking.probability))
     targets[picked - 1] = tokens[picked]
     objective[picked - 1] = MNTP

@@ -25,7 +25,9 @@ class Recipe(AdapterSettings):
     texts_per_step: int = Field(16, ge=1, description="texts that lose spans and tokens in each step")
     span_tokens_min: int = Field(8, ge=1, description="shortest missing span of random place, in tokens")
     span_tokens_max: int = Field(32, ge=1, description="longest missing span, in tokens")
-    sentence_spans: float = Field(0.5, ge=0, le=1, description="share of texts that lose a whole sentence, where they have one")
+    sentence_spans: float = Field(
+        0.5, ge=0, le=1, description="share of texts that lose a whole sentence, where they have one"
+    )
     second_span: float = Field(0.15, ge=0, le=1, description="share of texts that lose a second span")
     checkpoint_every: int = Field(50, ge=1, description="steps between checkpoints")
 

@@ -17,26 +17,39 @@ class Magnet(Recipe):
     """Settings of MAGNET."""
 
     name: ClassVar[str] = "magnet"
-    summary: ClassVar[str] = "sentence vectors, token vectors and infilling from one adapter: MNTP + SSCL + MSG (ACL 2025)"
+    summary: ClassVar[str] = (
+        "sentence vectors, token vectors and infilling from one adapter: MNTP + SSCL + MSG (ACL 2025)"
+    )
 
-    stage1_steps: int = Field(100, ge=0, description="steps of the first stage: MNTP + MSG teach the model to use the future")
+    stage1_steps: int = Field(
+        100, ge=0, description="steps of the first stage: MNTP + MSG teach the model to use the future"
+    )
     stage2_steps: int = Field(200, ge=0, description="steps of the second stage: all three objectives")
     lambda_mntp: float = Field(1.0, ge=0, description="weight of MNTP")
     lambda_sscl: float = Field(1.0, ge=0, description="weight of SSCL")
     lambda_msg: float = Field(1.0, ge=0, description="weight of MSG")
 
     mask_probability: float = Field(0.2, gt=0, lt=1, description="share of context tokens picked for MNTP")
-    mask_replaced: float = Field(0.8, ge=0, le=1, description="of the picked ones, the share that becomes the mask token")
+    mask_replaced: float = Field(
+        0.8, ge=0, le=1, description="of the picked ones, the share that becomes the mask token"
+    )
     mask_random: float = Field(0.1, ge=0, le=1, description="of the picked ones, the share that becomes a random token")
-    mask_token: str | None = Field(None, description="the mask token; by default the vocabulary's own, else a rare one ('_')")
+    mask_token: str | None = Field(
+        None, description="the mask token; by default the vocabulary's own, else a rare one ('_')"
+    )
     clean_share: float = Field(
         0.5, ge=0, le=1, description="share of texts with spans whose context stays clean, as it is when infilling"
     )
-    gap_jitter: int = Field(32, ge=0, description="up to so many positions more than the span needs are reserved for it")
-    natural_gap: float = Field(0.3, ge=0, le=1, description="share of texts whose gap is exactly the length of the span")
+    gap_jitter: int = Field(
+        32, ge=0, description="up to so many positions more than the span needs are reserved for it"
+    )
+    natural_gap: float = Field(
+        0.3, ge=0, le=1, description="share of texts whose gap is exactly the length of the span"
+    )
 
     views: Literal["pairs", "dropout", "both"] | None = Field(
-        None, description="SSCL views: paraphrases (--pairs), one text under two dropout masks, or both; by what is given"
+        None,
+        description="SSCL views: paraphrases (--pairs), one text under two dropout masks, or both; by what is given",
     )
     pairs_per_step: int = Field(48, ge=2, description="pairs compared in each step of the second stage")
     pair_tokens_max: int = Field(48, ge=4, description="longest text of a pair, in tokens")
@@ -46,7 +59,14 @@ class Magnet(Recipe):
     )
     pooling: Pooling = Field("last", description="sentence vector: last (an appended end token), mean, weighted_mean")
     prompt: str = Field(MAGNET_PROMPT, description="prefix of every text that is embedded; '' for none")
-    packed: bool = Field(True, description="all views in one packed forward pass; false: three padded passes, the reference")
+    sink: bool = Field(
+        True,
+        description="the start token of every text sees only itself, which keeps the attention sink that the model learned;"
+        " false: the paper's mask",
+    )
+    packed: bool = Field(
+        True, description="all views in one packed forward pass; false: three padded passes, the reference"
+    )
 
     @property
     def total_steps(self) -> int:

@@ -84,10 +84,14 @@ def _prepare(output: Path, resume: bool, overwrite: bool) -> None:
         raise UserError(f"--output {output} is a file: give a directory.")
     used = output.exists() and any(output.iterdir())
     if used and not resume and not overwrite:
-        raise UserError(f"--output {output} is not empty: use --resume to go on, --overwrite to start afresh, or another one.")
+        raise UserError(
+            f"--output {output} is not empty: use --resume to go on, --overwrite to start afresh, or another one."
+        )
     if used and overwrite and not resume:
         if not (output / "recipe.json").exists() and not (output / "ambilm.json").exists():
-            raise UserError(f"--overwrite: {output} holds no run of ambilm, so it is left alone: choose another --output.")
+            raise UserError(
+                f"--overwrite: {output} holds no run of ambilm, so it is left alone: choose another --output."
+            )
         shutil.rmtree(output)
     output.mkdir(parents=True, exist_ok=True)
 
@@ -111,9 +115,12 @@ def _settings(recipe: Recipe, loaded: AmbiLM) -> Settings:
     if recipe.mask_token is not None:
         identifier = loaded.tokenizer.get_vocab().get(recipe.mask_token)
         if identifier is None:
-            raise UserError(f"mask_token={recipe.mask_token!r} is not one token of the vocabulary: leave it out or name another.")
+            raise UserError(
+                f"mask_token={recipe.mask_token!r} is not one token of the vocabulary: leave it out or name another."
+            )
         settings.mask_token_id = identifier
     settings.layout = "bidirectional"
+    settings.sink = recipe.sink
     settings.pooling = recipe.pooling
     settings.prompt = recipe.prompt
     settings.append_end = recipe.pooling == "last"
@@ -134,7 +141,9 @@ def _text_stores(recipe: Recipe, loaded: AmbiLM, text: Sequence[str], output: Pa
                 progress=True,
             )  # fmt: skip
         if len(store) == 0:
-            raise UserError(f"--text {source} holds no text to train on: check its 'split' fields or give another file.")
+            raise UserError(
+                f"--text {source} holds no text to train on: check its 'split' fields or give another file."
+            )
         stores.append(store)
     return stores
 
@@ -152,11 +161,18 @@ def _pair_store(recipe: Recipe, loaded: AmbiLM, pairs: Sequence[str], output: Pa
     if not pairs:
         raise UserError(f"views={wanted} needs --pairs FILE with rows of anchor and positive.")
     # The prompt is part of every text that is embedded, so it is tokenised with it.
-    prompted = PromptedTokenizer(loaded.tokenizer, recipe.prompt, recipe.pair_tokens_max, None, None)
-    if prompted.after:
-        rows = ((_wrap(prompted, a), _wrap(prompted, p), None if n is None else _wrap(prompted, n)) for a, p, n in read_pairs(pairs))
-    else:
-        rows = ((prompted.before + a, prompted.before + p, None if n is None else prompted.before + n) for a, p, n in read_pairs(pairs))
+    prompted = PromptedTokenizer(
+        loaded.tokenizer,
+        recipe.prompt,
+        recipe.pair_tokens_max,
+        start=loaded.settings.start_token_id,
+        sink=False,
+        end=None,
+    )
+    rows = (
+        (_wrap(prompted, anchor), _wrap(prompted, positive), None if negative is None else _wrap(prompted, negative))
+        for anchor, positive, negative in read_pairs(pairs)
+    )
     mark = fingerprint(pairs, loaded.tokenizer, recipe.pair_tokens_max, f"train {recipe.prompt}")
     directory = output / "tokens" / "pairs"
     store = PairStore.open(directory, mark)
@@ -165,7 +181,9 @@ def _pair_store(recipe: Recipe, loaded: AmbiLM, pairs: Sequence[str], output: Pa
             rows, loaded.tokenizer, directory, max_length=recipe.pair_tokens_max, fingerprint=mark, progress=True
         )
     if len(store) < recipe.pairs_per_step:
-        raise UserError(f"--pairs holds {len(store)} pairs and a step takes {recipe.pairs_per_step}: lower pairs_per_step.")
+        raise UserError(
+            f"--pairs holds {len(store)} pairs and a step takes {recipe.pairs_per_step}: lower pairs_per_step."
+        )
     return store
 
 
@@ -188,8 +206,9 @@ def _losses(recipe: Recipe, loaded: AmbiLM, stores: list[TokenStore], pair_store
     make = _MagnetViews(recipe, loaded.settings, len(loaded.tokenizer), texts, pair_store)
     dropout = recipe.attention_dropout if make.uses_dropout else 0.0
     settings = LossSettings(
-        recipe.lambda_mntp, recipe.lambda_msg, recipe.lambda_sscl, recipe.temperature, recipe.pooling, dropout
-    )
+        recipe.lambda_mntp, recipe.lambda_msg, recipe.lambda_sscl, recipe.temperature, recipe.pooling, dropout,
+        recipe.sink,
+    )  # fmt: skip
     compute = packed_losses if recipe.packed else three_pass_losses
     return lambda step: compute(view, make(step), settings)
 
@@ -235,15 +254,18 @@ class _MagnetViews:
         recipe = self.recipe
         natural = random.random() < recipe.natural_gap
         gaps = [
-            stop - start + (0 if natural else int(random.integers(0, recipe.gap_jitter + 1))) for start, stop in text.spans
+            stop - start + (0 if natural else int(random.integers(0, recipe.gap_jitter + 1)))
+            for start, stop in text.spans
         ]
         clean = bool(text.spans) and random.random() < recipe.clean_share
         masking = None if clean else self.masking
         return infill_view(text.ids, text.spans, gaps, self.settings.end_of_span_token_id, masking, random)
 
     def _clean(self, ids: np.ndarray) -> View:
-        end = [self.settings.end_token_id] if self.recipe.pooling == "last" else []
-        return plain_view(np.concatenate([ids, end]).astype(np.int64))
+        settings = self.settings
+        start = [settings.start_token_id] if settings.sink else []
+        end = [settings.end_token_id] if settings.append_end and "{text}" not in settings.prompt else []
+        return plain_view(np.concatenate([start, ids, end]).astype(np.int64))
 
     def _same_texts(self, step: int, count: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
         """Texts that are compared with themselves under other dropout masks."""

@@ -34,18 +34,22 @@ class Batch:
         return sum(self.lengths)
 
 
-def packed_batch(views: Sequence[View], device: torch.device | str, dropout: float = 0.0) -> Batch:
+def _layout(tokens: Tokens, dropout: float, sink: bool) -> Layout:
+    return Layout.of(tokens.with_sinks() if sink else tokens, dropout=dropout)
+
+
+def packed_batch(views: Sequence[View], device: torch.device | str, dropout: float, sink: bool) -> Batch:
     """All views one after the other in a single row: no padding, one pass."""
 
     def row(name: str) -> Tensor:
         return torch.from_numpy(np.concatenate([getattr(view, name) for view in views])).to(device)[None]
 
     lengths = [len(view) for view in views]
-    layout = Layout.of(Tokens.packed(lengths, row("is_span"), row("position")), dropout=dropout)
+    layout = _layout(Tokens.packed(lengths, row("is_span"), row("position")), dropout, sink)
     return Batch(row("ids"), row("targets"), row("objective"), layout, lengths)
 
 
-def padded_batch(views: Sequence[View], device: torch.device | str, dropout: float = 0.0) -> Batch:
+def padded_batch(views: Sequence[View], device: torch.device | str, dropout: float, sink: bool) -> Batch:
     """One view a row, padded to the longest."""
     lengths = [len(view) for view in views]
 
@@ -55,5 +59,5 @@ def padded_batch(views: Sequence[View], device: torch.device | str, dropout: flo
             table[number, : len(view)] = getattr(view, name)
         return torch.from_numpy(table).to(device)
 
-    tokens = Tokens.padded(lengths, rows("is_span", 0), rows("position", 0))
-    return Batch(rows("ids", 0), rows("targets", NO_TARGET), rows("objective", 0), Layout.of(tokens, dropout=dropout), lengths)
+    layout = _layout(Tokens.padded(lengths, rows("is_span", 0), rows("position", 0)), dropout, sink)
+    return Batch(rows("ids", 0), rows("targets", NO_TARGET), rows("objective", 0), layout, lengths)

@@ -21,7 +21,11 @@ LATEST = "latest"
 
 
 def save_checkpoint(
-    directory: Path, step: int, parameters: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer, facts: dict[str, Any]
+    directory: Path,
+    step: int,
+    parameters: dict[str, nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    facts: dict[str, Any],
 ) -> None:
     """Writes ``directory/latest``, replacing the one before only when the new one is whole."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -64,7 +68,9 @@ def load_checkpoint(checkpoint: Path, parameters: dict[str, nn.Parameter], optim
     tensors = load_file(checkpoint / "state.safetensors")
     stored = {key.removeprefix("parameter.") for key in tensors if key.startswith("parameter.")}
     if stored != set(parameters):
-        raise UserError(f"The checkpoint in {checkpoint} is of another model or adapter: use --overwrite to start afresh.")
+        raise UserError(
+            f"The checkpoint in {checkpoint} is of another model or adapter: use --overwrite to start afresh."
+        )
     moments: dict[str, dict[str, torch.Tensor]] = {name: {} for name in parameters}
     with torch.no_grad():
         for key, value in tensors.items():

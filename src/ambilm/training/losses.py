@@ -25,7 +25,6 @@ class StepViews:
         hybrid: the masked-and-spanned views (for the control: causal views).
         anchors, positives: the two clean views of each pair; empty in the first stage.
         negatives: hard negatives, of as many pairs as have one.
-        skip: per anchor, positive and negative, in this order: first tokens (the prompt) that mean pooling leaves out.
     """
 
     hybrid: list[View]
@@ -48,6 +47,7 @@ class LossSettings:
     temperature: float = 0.05
     pooling: Pooling = "last"
     dropout: float = 0.0
+    sink: bool = True
 
 
 @dataclass(frozen=True)
@@ -63,20 +63,20 @@ class StepLosses:
 
 def packed_losses(model: PreTrainedModel, views: StepViews, settings: LossSettings) -> StepLosses:
     """One packed forward pass for all views under one mask."""
-    batch = packed_batch(views.hybrid + views.clean, model.device, settings.dropout)
+    batch = packed_batch(views.hybrid + views.clean, model.device, settings.dropout, settings.sink)
     hidden = hidden_states(model, batch.ids, batch.layout)  # (1, all tokens, hidden)
     predictions = mean_prediction_losses(model, hidden, batch.targets, batch.objective, (MNTP, MSG))
     sentence = None
     if views.anchors:
         start = sum(len(view) for view in views.hybrid)
         lengths = batch.lengths[len(views.hybrid) :]
-        sentence = pooled(hidden[:, start:], lengths, [0] * len(lengths), settings.pooling)
+        sentence = pooled(hidden[:, start:], lengths, [int(settings.sink)] * len(lengths), settings.pooling)
     return _combine(predictions, sentence, views, settings, batch.tokens)
 
 
 def three_pass_losses(model: PreTrainedModel, views: StepViews, settings: LossSettings) -> StepLosses:
     """The plain reading of the paper: a padded pass for the hybrid views and one for each side of the pairs."""
-    batch = padded_batch(views.hybrid, model.device, settings.dropout)
+    batch = padded_batch(views.hybrid, model.device, settings.dropout, settings.sink)
     hidden = hidden_states(model, batch.ids, batch.layout)  # (texts, longest, hidden)
     predictions = mean_prediction_losses(model, hidden, batch.targets, batch.objective, (MNTP, MSG))
     sentence = None
@@ -87,10 +87,10 @@ def three_pass_losses(model: PreTrainedModel, views: StepViews, settings: LossSe
 
 
 def _padded_sentences(model: PreTrainedModel, views: Sequence[View], settings: LossSettings) -> Tensor:
-    batch: Batch = padded_batch(views, model.device, settings.dropout)
+    batch: Batch = padded_batch(views, model.device, settings.dropout, settings.sink)
     hidden = hidden_states(model, batch.ids, batch.layout)  # (texts, longest, hidden)
     real = torch.cat([row[:length] for row, length in zip(hidden, batch.lengths, strict=True)])[None]
-    return pooled(real, batch.lengths, [0] * len(views), settings.pooling)  # (texts, hidden)
+    return pooled(real, batch.lengths, [int(settings.sink)] * len(views), settings.pooling)  # (texts, hidden)
 
 
 def _combine(

@@ -114,7 +114,7 @@ def _rows(file: Path) -> Iterator[tuple[Row, str]]:
         except ValueError as error:
             raise UserError(f"{file}, line {number} is not JSON ({error}): mend or drop it.") from error
         if not isinstance(row, dict):
-            raise UserError(f"{file}, line {number} is no JSON object: each line must be one, such as {{\"text\": ...}}.")
+            raise UserError(f'{file}, line {number} is no JSON object: each line must be one, such as {{"text": ...}}.')
         yield row, f"{file}, line {number}"
 
 
@@ -140,7 +140,9 @@ def _hub_rows(name: str, split: str | None) -> Iterable[Row]:
         return load_dataset(name, split=split or "train", streaming=True)  # type: ignore[no-any-return]
     except Exception as error:  # the hub client raises dozens of types
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{name} is no file here, and no data set that the hub gives ({reason}): check name and network.") from error
+        raise UserError(
+            f"{name} is no file here, and no data set that the hub gives ({reason}): check name and network."
+        ) from error
 
 
 def _of_split(rows: Iterator[tuple[Row, str]], split: str | None) -> Iterator[tuple[Row, str]]:
@@ -156,7 +158,9 @@ def _text_of(row: Row, place: str) -> str:
             return value
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return " ".join(value)
-    raise UserError(f"{place} has no text: it has the fields {', '.join(row) or 'none'}, and needs one of {', '.join(TEXT_FIELDS)}.")
+    raise UserError(
+        f"{place} has no text: it has the fields {', '.join(row) or 'none'}, and needs one of {', '.join(TEXT_FIELDS)}."
+    )
 
 
 def read_pairs(sources: Sequence[str | Path], split: str | None = "train") -> Iterator[Pair]:
@@ -179,7 +183,9 @@ def _tsv_pairs(file: Path) -> Iterator[Pair]:
     for number, line in _lines(file):
         cells = [clean(cell).strip() for cell in line.rstrip("\r\n").split("\t")]
         if len(cells) not in (2, 3) or not all(cells[:2]):
-            raise UserError(f"{file}, line {number} has {len(cells)} columns: write anchor, positive and perhaps negative.")
+            raise UserError(
+                f"{file}, line {number} has {len(cells)} columns: write anchor, positive and perhaps negative."
+            )
         yield cells[0], cells[1], cells[2] if len(cells) == 3 and cells[2] else None
 
 
@@ -187,8 +193,14 @@ def _pair_of(row: Row, place: str) -> Pair:
     for first, second in PAIR_FIELDS:
         anchor, positive, negative = row.get(first), row.get(second), row.get("negative")
         if isinstance(anchor, str) and isinstance(positive, str) and anchor.strip() and positive.strip():
-            return clean(anchor), clean(positive), clean(negative) if isinstance(negative, str) and negative.strip() else None
-    raise UserError(f"{place} has no pair: it needs the texts 'anchor' and 'positive' (it has {', '.join(row) or 'no field'}).")
+            return (
+                clean(anchor),
+                clean(positive),
+                clean(negative) if isinstance(negative, str) and negative.strip() else None,
+            )
+    raise UserError(
+        f"{place} has no pair: it needs the texts 'anchor' and 'positive' (it has {', '.join(row) or 'no field'})."
+    )
 
 
 _BOUNDARY = re.compile(r"""(?<=[.!?])["'”’)\]]*\s+(?=["'“‘(\[]*[A-Z0-9])""")

@@ -76,7 +76,9 @@ class _Flat:
                 np.asarray(sequence, dtype=kind).tofile(file)
                 lengths.append(len(sequence))
         np.save(fresh / "offsets.npy", np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64))
-        (fresh / "store.json").write_text(json.dumps({"fingerprint": fingerprint, "dtype": kind.name, "count": len(lengths)}))
+        (fresh / "store.json").write_text(
+            json.dumps({"fingerprint": fingerprint, "dtype": kind.name, "count": len(lengths)})
+        )
         shutil.rmtree(directory, ignore_errors=True)
         os.rename(fresh, directory)
         return cls(directory)

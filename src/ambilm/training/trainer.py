@@ -96,7 +96,9 @@ class Trainer:
             return 0
         facts = checkpoint_facts(checkpoint)
         if facts["recipe"] != self.recipe.name:
-            raise UserError(f"{self.output} holds a run of recipe {facts['recipe']}: choose another --output or --overwrite.")
+            raise UserError(
+                f"{self.output} holds a run of recipe {facts['recipe']}: choose another --output or --overwrite."
+            )
         changed = [key for key, value in self.facts["settings"].items() if facts["settings"].get(key) != value]
         if changed:
             raise UserError(
@@ -147,7 +149,11 @@ class Trainer:
     def run(self, start: int = 0) -> None:
         """All steps from ``start``; a checkpoint every so often, at Ctrl-C (then ``Interrupted``) and at the end."""
         total = self.recipe.total_steps
-        with _stop_on_signal() as stopping, _progress(total, start) as report, (self.output / "log.jsonl").open("a") as log:
+        with (
+            _stop_on_signal() as stopping,
+            _progress(total, start) as report,
+            (self.output / "log.jsonl").open("a") as log,
+        ):
             for number in range(start, total):
                 line = self.step(number)
                 log.write(json.dumps(asdict(line)) + "\n")
@@ -191,7 +197,11 @@ def _progress(total: int, start: int) -> Iterator[Callable[[LogLine], None]]:
         recent.append(line)
         del recent[:-10]
         speed = sum(item.tokens for item in recent) / sum(item.seconds for item in recent)
-        parts = [f"{name} {value:.3f}" for name, value in (("MNTP", line.mntp), ("MSG", line.msg), ("SSCL", line.sscl)) if value]
+        parts = [
+            f"{name} {value:.3f}"
+            for name, value in (("MNTP", line.mntp), ("MSG", line.msg), ("SSCL", line.sscl))
+            if value
+        ]
         return f"stage {line.stage}  {'  '.join(parts)}  {speed:,.0f} tokens/s"
 
     if not console.is_terminal:
@@ -204,7 +214,13 @@ def _progress(total: int, start: int) -> Iterator[Callable[[LogLine], None]]:
 
         yield write
         return
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("starting", total=total, completed=start)
         yield lambda line: progress.update(task, advance=1, description=describe(line))
