@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import warnings
 from pathlib import Path
 from typing import Literal
 
@@ -87,7 +88,9 @@ def add_adapter(view: PreTrainedModel, settings: AdapterSettings) -> None:
         fan_in_fan_out=any(isinstance(view.get_submodule(name), Conv1D) for name in names),
     )
     # A PeftModel wraps the view's modules in place; the wrapper itself is not needed, PEFT's config stays on the view.
-    get_peft_model(view, config, autocast_adapter_dtype=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft reads an attribute that transformers renames
+        get_peft_model(view, config, autocast_adapter_dtype=False)
     view.eval()
     for name, parameter in view.named_parameters():
         if "lora_" in name:
@@ -113,7 +116,10 @@ def save_adapter(view: PreTrainedModel, settings: AdapterSettings, directory: Pa
         state = {name: parameter.detach().cpu().contiguous() for name, parameter in trainable_parameters(view).items()}
         save_file(state, directory / "full.safetensors")
         return
-    state = {f"base_model.model.{k}": v.cpu().contiguous() for k, v in get_peft_model_state_dict(view).items()}
+    state = {
+        f"base_model.model.{k}": v.cpu().contiguous()
+        for k, v in get_peft_model_state_dict(view, save_embedding_layers=False).items()
+    }
     save_file(state, directory / "adapter_model.safetensors", metadata={"format": "pt"})
     config = copy.deepcopy(view.peft_config["default"])
     config.inference_mode = True

@@ -97,7 +97,7 @@ def _eager(
 ) -> Tensor:  # fmt: skip
     heads, dimension = query.shape[1], query.shape[-1]
     scores = query @ _grouped(key, heads).transpose(2, 3)  # (batch, heads, queries, keys)
-    scores = scores * (dimension**-0.5 if scaling is None else scaling)
+    scores = scores * (scaling or dimension**-0.5)
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     scores = scores + layout.additive_mask(window, scores.dtype)
@@ -109,8 +109,10 @@ def _eager(
 def _flex(
     query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None, softcap: float | None, layout: Layout
 ) -> Tensor:  # fmt: skip
+    limit = softcap or 1.0
+
     def cap(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return torch.tanh(score / softcap) * softcap
+        return torch.tanh(score / limit) * limit
 
     output = _compiled_flex()(
         query.contiguous(), _grouped(key, query.shape[1]).contiguous(), _grouped(value, query.shape[1]).contiguous(),
@@ -134,20 +136,32 @@ def _compiled_flex() -> Callable[..., Any]:
 def _varlen(
     query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None, softcap: float | None, layout: Layout
 ) -> Tensor:  # fmt: skip
-    """The flash kernels for texts of different lengths in one row (CUDA only, no window and no softcap)."""
+    """The flash kernels for texts of different lengths in one row (CUDA only, no softcap)."""
     from torch.nn.attention.varlen import varlen_attn
 
-    if softcap is not None or layout._needs_window(window):
-        raise ValueError("the varlen kernel knows neither a sliding window nor a softcap: use sdpa, eager or flex")
+    if softcap is not None:
+        raise ValueError("the varlen kernel knows no softcap: use eager or flex")
     cumulative, longest, causal = layout.varlen()
     batch, heads, length, dimension = query.shape
+    # (reach back, reach ahead), -1 for no limit; the same window as in may_see.
+    back = -1 if window is None else window - 1 if causal else window
+    ahead = 0 if causal else -1 if window is None else window
 
     def flat(states: Tensor) -> Tensor:  # (batch * length, heads, head dimension)
         return _grouped(states, heads).transpose(1, 2).reshape(batch * length, heads, dimension)
 
     output = varlen_attn(
-        flat(query), flat(key), flat(value), cumulative, cumulative, longest, longest, is_causal=causal, scale=scaling
+        flat(query),
+        flat(key),
+        flat(value),
+        cumulative,
+        cumulative,
+        longest,
+        longest,
+        scale=scaling,
+        window_size=(back, ahead),
     )
+    assert isinstance(output, Tensor)  # a pair only when log-sum-exps are asked for
     return output.view(batch, length, heads, dimension)
 
 

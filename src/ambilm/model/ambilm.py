@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ambilm.adaptation import AdapterSettings, load_adapter, merged_copy, save_adapter, shared_view
 from ambilm.errors import UserError
 from ambilm.loading import load_base
+from ambilm.loading.quiet import quiet_transformers
 from ambilm.model import encoding, generation, infilling, scoring
 from ambilm.model.encoding import Precision, Subword
 from ambilm.model.generation import Message
@@ -85,8 +86,9 @@ class AmbiLM:
         target.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target, prefix=".saving") as name:
             scratch = Path(name)
-            self.base.save_pretrained(scratch)
-            self.tokenizer.save_pretrained(scratch)
+            with quiet_transformers():
+                self.base.save_pretrained(scratch)
+                self.tokenizer.save_pretrained(scratch)
             if self.adapter is not None:
                 save_adapter(self.view, self.adapter, scratch / ADAPTER_DIRECTORY)
             (scratch / SETTINGS_FILE).write_text(self.settings.model_dump_json(indent=2))
@@ -94,7 +96,7 @@ class AmbiLM:
                 destination = target / item.name
                 if destination.is_dir():
                     shutil.rmtree(destination)
-                os.replace(item, destination)
+                item.replace(destination)
 
     @property
     def is_adapted(self) -> bool:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 
 from ambilm.attention import Layout, Tokens
 
 
-@cache
-def _cache_keyword(backbone: type) -> str:
+def _cache_keyword(backbone: nn.Module) -> str:
     """transformers 5.24 renames ``past_key_values`` to ``cache``."""
     return "cache" if "cache" in inspect.signature(backbone.forward).parameters else "past_key_values"
 
@@ -50,7 +48,7 @@ def hidden_states(view: PreTrainedModel, ids: Tensor, layout: Layout, cache: Cac
         "layout": layout,
     }
     if cache is not None:
-        arguments[_cache_keyword(type(backbone))] = cache
+        arguments[_cache_keyword(backbone)] = cache
     with precise(view):
         if view.dtype == torch.float32:
             arguments["input_ids"] = ids

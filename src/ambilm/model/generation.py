@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TextIteratorStreamer
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList, TextIteratorStreamer
 
 from ambilm.errors import UserError
 from ambilm.model.encoding import clean
@@ -48,19 +48,28 @@ def stream(
     streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)  # type: ignore[arg-type]
     inputs = _inputs(base, tokenizer, [prompt], start)
     failure: list[BaseException] = []
+    dropped = threading.Event()
+
+    def stop(ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:
+        return torch.full((ids.shape[0],), dropped.is_set(), device=ids.device)
 
     def work() -> None:
         try:
             with torch.inference_mode():
-                _call(base, inputs, {**_with_pad(tokenizer, options), "streamer": streamer})
+                criteria = StoppingCriteriaList([*options.get("stopping_criteria", []), stop])
+                given = {**_with_pad(tokenizer, options), "streamer": streamer, "stopping_criteria": criteria}
+                _call(base, inputs, given)
         except BaseException as error:
             failure.append(error)
             streamer.end()
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    yield from streamer
-    thread.join()
+    try:
+        yield from streamer
+    finally:  # also when the reader stops early: nobody waits for the rest
+        dropped.set()
+        thread.join()
     if failure:
         raise failure[0]
 

@@ -53,12 +53,16 @@ def adapt(
     Raises:
         UserError: for text, pairs or settings that cannot work, before training starts.
     """
-    _prepare(output, resume, overwrite)
+    _check_output(output, resume, overwrite)
     loaded = AmbiLM.from_pretrained(model, dtype=dtype)
     if loaded.is_adapted:
         raise UserError(f"{model} is adapted already: give the base model, or its merged export.")
     print(loaded.notice, file=sys.stderr)
     loaded.settings = _settings(recipe, loaded)
+    # An earlier run is thrown away only now that the model, at least, is known to load.
+    if overwrite and not resume and output.exists():
+        shutil.rmtree(output)
+    output.mkdir(parents=True, exist_ok=True)
     stores = _text_stores(recipe, loaded, text, output)
     losses = _losses(recipe, loaded, stores, _pair_store(recipe, loaded, pairs, output))
     adapter = AdapterSettings(**{name: getattr(recipe, name) for name in AdapterSettings.model_fields})
@@ -79,7 +83,7 @@ def adapt(
     return output
 
 
-def _prepare(output: Path, resume: bool, overwrite: bool) -> None:
+def _check_output(output: Path, resume: bool, overwrite: bool) -> None:
     if output.exists() and not output.is_dir():
         raise UserError(f"--output {output} is a file: give a directory.")
     used = output.exists() and any(output.iterdir())
@@ -87,13 +91,9 @@ def _prepare(output: Path, resume: bool, overwrite: bool) -> None:
         raise UserError(
             f"--output {output} is not empty: use --resume to go on, --overwrite to start afresh, or another one."
         )
-    if used and overwrite and not resume:
-        if not (output / "recipe.json").exists() and not (output / "ambilm.json").exists():
-            raise UserError(
-                f"--overwrite: {output} holds no run of ambilm, so it is left alone: choose another --output."
-            )
-        shutil.rmtree(output)
-    output.mkdir(parents=True, exist_ok=True)
+    is_run = (output / "recipe.json").exists() or (output / "ambilm.json").exists()
+    if used and overwrite and not resume and not is_run:
+        raise UserError(f"--overwrite: {output} holds no run of ambilm, so it is left alone: choose another --output.")
 
 
 def _write_recipe(recipe: Recipe, model: str, text: Sequence[str], pairs: Sequence[str], output: Path) -> None:

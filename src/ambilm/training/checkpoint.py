@@ -6,7 +6,6 @@ A step is a pure function of the seed, its number, the weights and the optimiser
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -40,8 +39,8 @@ def save_checkpoint(
     (fresh / "facts.json").write_text(json.dumps({"step": step, **facts}))
     shutil.rmtree(old, ignore_errors=True)
     if (directory / LATEST).exists():
-        os.rename(directory / LATEST, old)
-    os.rename(fresh, directory / LATEST)
+        (directory / LATEST).rename(old)
+    fresh.rename(directory / LATEST)
     shutil.rmtree(old, ignore_errors=True)
 
 

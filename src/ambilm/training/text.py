@@ -86,8 +86,7 @@ def _files(path: Path) -> list[Path]:
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
     try:
-        opened = gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8")
-        with opened as stream:
+        with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as stream:
             yield from enumerate(stream, 1)
     except UnicodeDecodeError as error:
         raise UserError(f"{file} is not UTF-8 text (byte {error.start}): convert it.") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -80,7 +79,7 @@ class _Flat:
             json.dumps({"fingerprint": fingerprint, "dtype": kind.name, "count": len(lengths)})
         )
         shutil.rmtree(directory, ignore_errors=True)
-        os.rename(fresh, directory)
+        fresh.rename(directory)
         return cls(directory)
 
 
