@@ -21,6 +21,7 @@ SUFFIXES = (".md", ".html", ".png")
 BESIDE = (
     ("left_to_right", "left_to_right_error", "base, left to right"),
     ("untrained_hybrid", None, "both sides, untrained"),
+    ("untrained_paper_mask", None, "both sides, untrained, paper's mask"),
     ("fixed_gap", None, "both sides, reserved gap"),
     ("causal_perplexity", "causal_perplexity_error", "causal perplexity"),
     ("mrr", "mrr_error", "MRR"),

@@ -5,7 +5,8 @@ section 4.3). ``main`` is the perplexity of the removed tokens given both sides,
 are scored in the other readings, because most of the drop that a paper would show is the domain:
 
 - ``left_to_right``: the base weights, which see the left side only;
-- ``untrained_hybrid``: the base weights under the hybrid mask;
+- ``untrained_hybrid``: the base weights under the hybrid mask, the start token a sink;
+- ``untrained_paper_mask``: the same without the sink, which is the mask of MAGNET as published;
 - ``causal_adapted``: for a causal control (recipe ``causal_control``), the tuned weights left to right; its ``main``.
 
 ``generated`` compares infills that the model wrote (it does not know the length) with the removed text, beside a greedy
@@ -99,17 +100,19 @@ def hybrid_log_probs(
     gap: int | None = None,
     progress: bool = False,
     label: str = "both sides",
+    sink: bool | None = None,
 ) -> list[np.ndarray]:
     """Log-probabilities of the removed tokens given both sides, (span tokens,) for each text.
 
     Args:
         weights: None for the model as it is.
         gap: places reserved for the span; None for as many as it has tokens.
+        sink: False for the papers' mask; None for the model's own choice.
     """
 
     def score(batch: list[Removal]) -> list[np.ndarray]:
         examples = [InfillExample(removal.ids, [(removal.start, removal.stop)]) for removal in batch]
-        return model.infill_log_probs(examples, weights=weights, gap=gap)
+        return model.infill_log_probs(examples, weights=weights, gap=gap, sink=sink)
 
     return in_batches(removals, [len(removal.ids) for removal in removals], score, progress, label)
 
@@ -138,11 +141,13 @@ def infill_perplexity(
 
     Returns:
         ``main``, ``n``, ``tokens``, ``standard_error``, ``left_to_right`` with its error, ``untrained_hybrid``,
+        ``untrained_paper_mask``,
         ``reduction_percent`` of ``main`` under ``left_to_right``, and ``fixed_gap`` or, for a control,
         ``causal_adapted``.
     """
     base = left_to_right_log_probs(model, removals, progress=progress)
     untrained = hybrid_log_probs(model, removals, "base", progress=progress, label="both sides, untrained")
+    paper = hybrid_log_probs(model, removals, "base", progress=progress, label="untrained, paper's mask", sink=False)
     extra: dict[str, Any]
     if is_causal_control(model):
         own = left_to_right_log_probs(model, removals, "adapted", progress, "left to right, adapted")
@@ -160,6 +165,7 @@ def infill_perplexity(
         "left_to_right": left_to_right,
         "left_to_right_error": perplexity_error(base, seed),
         "untrained_hybrid": perplexity(untrained),
+        "untrained_paper_mask": perplexity(paper),
         "reduction_percent": 100 * (1 - main / left_to_right),
         **extra,
     }

@@ -45,8 +45,16 @@ def sts_rows() -> dict[str, dict[str, Any]]:
         "causal-mean": {**plain, "layout": "causal", "pooling": "mean"},
         "causal-weighted-mean": {**plain, "layout": "causal", "pooling": "weighted_mean"},
         "causal-last": {**plain, "layout": "causal", "pooling": "last"},
-        "bidirectional-mean": {**plain, "layout": "bidirectional", "pooling": "mean"},
+        "bidirectional-mean": {**plain, "layout": "bidirectional", "sink": False, "pooling": "mean"},
+        "bidirectional-sink-mean": {**plain, "layout": "bidirectional", "sink": True, "pooling": "mean"},
         "representative-word": {**plain, "layout": "causal", "pooling": "last", "prompt": REPRESENTATIVE_WORD},
+        "bidirectional-sink-prompt-eol": {
+            **plain,
+            "layout": "bidirectional",
+            "sink": True,
+            "pooling": "last",
+            "prompt": PROMPT_EOL,
+        },  # fmt: skip
         "prompt-eol": {**plain, "layout": "causal", "pooling": "last", "prompt": PROMPT_EOL},
     }
 

@@ -336,13 +336,15 @@ class AmbiLM:
         return scoring.causal_log_probs(self.view_of(weights), texts, self.settings.start_token_id)
 
     def infill_log_probs(
-        self, examples: Sequence[InfillExample], weights: Weights | None = None, gap: int | None = None
-    ) -> list[np.ndarray]:
+        self, examples: Sequence[InfillExample], weights: Weights | None = None, gap: int | None = None,
+        sink: bool | None = None,
+    ) -> list[np.ndarray]:  # fmt: skip
         """log p(span token | both sides, earlier span tokens) in nats, (span tokens,) for each example.
 
-        ``gap`` reserves that many positions for each span; None keeps natural positions.
+        ``gap`` reserves that many positions for each span; None keeps natural positions. ``sink=False`` is the paper's mask,
+        None the model's own default.
         """
-        return scoring.infill_log_probs(self.view_of(weights), examples, self.settings, gap)
+        return scoring.infill_log_probs(self.view_of(weights), examples, self.settings, gap, sink)
 
     def _max_length(self, given: int | None) -> int:
         if given is not None and given < 1:

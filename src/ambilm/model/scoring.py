@@ -64,12 +64,14 @@ def causal_log_probs(view: PreTrainedModel, texts: Sequence[Sequence[int]], star
 
 @torch.inference_mode()
 def infill_log_probs(
-    view: PreTrainedModel, examples: Sequence[InfillExample], settings: Settings, gap: int | None = None
-) -> list[np.ndarray]:
+    view: PreTrainedModel, examples: Sequence[InfillExample], settings: Settings, gap: int | None = None,
+    sink: bool | None = None,
+) -> list[np.ndarray]:  # fmt: skip
     """log p(span token | all context, earlier span tokens), (all span tokens,) an example, under the hybrid mask.
 
     Args:
         gap: positions reserved for each span (at least its length); None keeps the natural positions of the text.
+        sink: whether the start token sees only itself; the settings' choice when None.
     """
     result: list[np.ndarray] = [np.empty(0)] * len(examples)
     start, end = settings.start_token_id, settings.end_of_span_token_id
@@ -83,9 +85,9 @@ def infill_log_probs(
         is_span = torch.from_numpy(np.concatenate([view_.is_span for view_ in views])).to(view.device)[None]
         position = torch.from_numpy(np.concatenate([view_.position for view_ in views])).to(view.device)[None]
         lengths = [len(view_) for view_ in views]
-        hidden = hidden_states(view, ids, pack_layout(lengths, is_span, position, sink=settings.sink))[
-            0
-        ]  # (tokens, hidden)
+        hidden = hidden_states(
+            view, ids, pack_layout(lengths, is_span, position, sink=settings.sink if sink is None else sink)
+        )[0]  # (tokens, hidden)
         for index, view_, part in zip(batch, views, hidden.split(lengths), strict=True):
             # The end of a span is no token of the text: left out, so that all methods score the same tokens.
             last = np.append(view_.is_span[:-1] & ~view_.is_span[1:], view_.is_span[-1])
