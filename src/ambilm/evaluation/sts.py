@@ -41,20 +41,15 @@ def sts_rows() -> dict[str, dict[str, Any]]:
     The two templates are PromptEOL (Jiang et al. 2023) and the representative word (Li et al. 2025).
     """
     plain = {"prompt": "", "include_prompt": True, "weights": "base"}
+    sink = {**plain, "layout": "bidirectional", "sink": True}
     return {
         "causal-mean": {**plain, "layout": "causal", "pooling": "mean"},
         "causal-weighted-mean": {**plain, "layout": "causal", "pooling": "weighted_mean"},
         "causal-last": {**plain, "layout": "causal", "pooling": "last"},
         "bidirectional-mean": {**plain, "layout": "bidirectional", "sink": False, "pooling": "mean"},
-        "bidirectional-sink-mean": {**plain, "layout": "bidirectional", "sink": True, "pooling": "mean"},
+        "bidirectional-sink-mean": {**sink, "pooling": "mean"},
         "representative-word": {**plain, "layout": "causal", "pooling": "last", "prompt": REPRESENTATIVE_WORD},
-        "bidirectional-sink-prompt-eol": {
-            **plain,
-            "layout": "bidirectional",
-            "sink": True,
-            "pooling": "last",
-            "prompt": PROMPT_EOL,
-        },  # fmt: skip
+        "bidirectional-sink-prompt-eol": {**sink, "pooling": "last", "prompt": PROMPT_EOL},
         "prompt-eol": {**plain, "layout": "causal", "pooling": "last", "prompt": PROMPT_EOL},
     }
 
