@@ -11,14 +11,16 @@ import json
 import re
 import warnings
 from pathlib import Path
+from types import MethodType
 from typing import Literal
 
 import torch
 from peft import LoraConfig, get_peft_model
+from peft.tuners.lora import Linear as LoraLinear
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from pydantic import BaseModel, Field
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
@@ -92,10 +94,26 @@ def add_adapter(view: PreTrainedModel, settings: AdapterSettings) -> None:
         warnings.simplefilter("ignore", FutureWarning)  # peft reads an attribute that transformers renames
         get_peft_model(view, config, autocast_adapter_dtype=False)
     view.eval()
+    for module in view.modules():
+        if isinstance(module, LoraLinear) and not settings.dropout:
+            module.forward = MethodType(_lean_forward, module)
     for name, parameter in view.named_parameters():
         if "lora_" in name:
             # Small steps vanish in bfloat16: the difference is trained and kept in float32.
             parameter.data = parameter.data.float()
+
+
+def _lean_forward(module: LoraLinear, hidden: Tensor) -> Tensor:
+    """PEFT's LoRA in three products and nothing else: without dropout its casts, scaling and sum are a fifth of decoding.
+
+    (..., in) to (..., out).
+    """
+    output = module.base_layer(hidden)  # (..., out)
+    down, up = module.lora_A["default"].weight, module.lora_B["default"].weight  # (rank, in), (out, rank)
+    flat = hidden.reshape(-1, hidden.shape[-1])
+    low = flat @ down.T  # (tokens, rank)
+    scaled = torch.addmm(output.reshape(-1, output.shape[-1]), low, up.T, alpha=module.scaling["default"])
+    return scaled.view_as(output)
 
 
 def _own_copy(module: nn.Module) -> None:

@@ -21,7 +21,7 @@ Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 Subword = Literal["mean", "first", "last"]
 
 CHUNK = 4096  # texts that are sorted by length together; bounds the memory for any number of texts
-BATCH_TOKENS = 2048  # tokens of one packed row; larger rows fall out of the processor's cache
+BATCH_TOKENS = 1024  # tokens of one packed row; larger rows fall out of the processor's cache
 
 
 @dataclass(frozen=True)
