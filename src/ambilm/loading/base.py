@@ -12,6 +12,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from ambilm.errors import UserError
 from ambilm.loading.gguf_file import load_gguf
+from ambilm.loading.hub import hub_resolves
 from ambilm.loading.packaged import PACKAGED, packaged_gguf
 from ambilm.loading.placement import choose_placement
 from ambilm.loading.quiet import quiet_transformers
@@ -69,7 +70,7 @@ def _load(name: str, dtype: torch.dtype, trust_remote_code: bool) -> tuple[PreTr
         return _load_transformers(name, str(path), dtype, trust_remote_code)
     if path.suffix.lower() == ".gguf" or not HUB_ID.fullmatch(name):
         raise UserError(f"{name!r} does not exist: give {_choices()}")
-    return _load_transformers(name, name, dtype, trust_remote_code)
+    return _load_transformers(name, name, dtype, trust_remote_code, cached_only=not hub_resolves())
 
 
 def _choices() -> str:
@@ -86,19 +87,20 @@ def _check_directory(name: str, path: Path) -> None:
 
 
 def _load_transformers(
-    name: str, source: str, dtype: torch.dtype, trust_remote_code: bool
+    name: str, source: str, dtype: torch.dtype, trust_remote_code: bool, cached_only: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    options = {"trust_remote_code": trust_remote_code, "local_files_only": cached_only}
     try:
-        config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+        config = AutoConfig.from_pretrained(source, **options)
         check_config(name, config)
-        model = _load_weights(name, source, config, dtype, trust_remote_code)
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+        model = _load_weights(name, source, config, dtype, options)
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise UserError(_explain(name, source, error)) from error
     return model, tokenizer
 
 
-def _load_weights(name: str, source: str, config: Any, dtype: torch.dtype, trust_remote_code: bool) -> PreTrainedModel:
+def _load_weights(name: str, source: str, config: Any, dtype: torch.dtype, options: dict[str, bool]) -> PreTrainedModel:
     known = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
     implementation = attention_implementation(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]) if known else "sdpa"
     model, info = AutoModelForCausalLM.from_pretrained(
@@ -107,8 +109,8 @@ def _load_weights(name: str, source: str, config: Any, dtype: torch.dtype, trust
         dtype=dtype,
         attn_implementation=implementation,
         use_safetensors=True,  # never unpickle somebody's file
-        trust_remote_code=trust_remote_code,
         output_loading_info=True,
+        **options,
     )
     check_model_class(name, config, type(model))
     # transformers only warns and leaves such weights random.
