@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,9 @@ from ambilm.errors import UserError
 from ambilm.model.encoding import clean
 from ambilm.model.forward import hidden_states, logits
 from ambilm.model.settings import BLANK, Settings
+
+# A span that reaches its bound is cut where the model gave its end at least this probability.
+LIKELY_END = 0.1
 
 
 @dataclass(frozen=True)
@@ -218,24 +221,48 @@ class _Spans:
 
     def fill_blank(self, number: int) -> None:
         """Decodes one blank of every candidate until each has ended its span or reached its bound."""
-        end = self.settings.end_of_span_token_id
+        end, longest, shortest = (
+            self.settings.end_of_span_token_id,
+            self.decoding.max_tokens[number],
+            self.decoding.min_tokens[number],
+        )
         scores = self.first_logits[number].expand(self.rows, -1)  # (candidates, vocabulary)
         running = torch.ones(self.rows, dtype=torch.bool, device=scores.device)
-        written: list[Tensor] = []
-        for step in range(self.decoding.max_tokens[number]):
+        first_column = self.cached.text.shape[1]
+        written, gains, ends = [], [], []  # each a list of (candidates,), one a step
+        for step in range(longest):
             branch = number == 0 and step == 0 and not self.decoding.sample
-            token = self._choose(scores, written, may_end=step >= self.decoding.min_tokens[number], branch=branch)
-            self.scores += torch.where(running, torch.log_softmax(scores, -1).gather(1, token[:, None])[:, 0], 0.0)
+            token = self._choose(scores, written, may_end=step >= shortest, branch=branch)
+            log_probs = torch.log_softmax(scores, -1)
+            ends.append(log_probs[:, end])
+            gains.append(torch.where(running, log_probs.gather(1, token[:, None])[:, 0], 0.0))
             running = running & (token != end)
             if not bool(running.any()):
                 break
             written.append(torch.where(running, token, -1))
-            last = number + 1 == len(self.first_logits) and step + 1 == self.decoding.max_tokens[number]
+            last = number + 1 == len(self.first_logits) and step + 1 == longest
             if not last:  # the last token of all has nothing to predict
                 scores = self._advance(token, running, self.starts[number] + step)
+        self._finish_blank(written, gains, ends, running, shortest, first_column)
+
+    def _finish_blank(
+        self, written: list[Tensor], gains: list[Tensor], ends: list[Tensor], running: Tensor, shortest: int, column: int
+    ) -> None:  # fmt: skip
+        """Keeps what was written; a span that reached its bound is cut where its end was likely, if it ever was."""
         columns = torch.stack(written, 1).tolist() if written else [[] for _ in range(self.rows)]
-        for spans, row in zip(self.spans, columns, strict=True):
-            spans.append([token for token in row if token >= 0])
+        gain, ended = torch.stack(gains, 1), torch.stack(ends, 1).exp()  # (candidates, steps)
+        text = self.cached.text.clone()
+        for row, (spans, tokens) in enumerate(zip(self.spans, columns, strict=True)):
+            kept, total = [token for token in tokens if token >= 0], gain[row].sum()
+            likely = int(ended[row, shortest:].argmax()) + shortest if ended.shape[1] > shortest else 0
+            if bool(running[row]) and likely > 0 and float(ended[row, likely]) >= LIKELY_END:
+                kept, total = kept[:likely], gain[row, :likely].sum() + ended[row, likely].log()
+                # Later blanks must not see what was cut: in the cache it becomes padding.
+                cut = torch.arange(column + likely, text.shape[1], device=text.device)
+                text[row, cut] = -1 - cut
+            spans.append(kept)
+            self.scores[row] += total
+        self.cached = replace(self.cached, text=text)
 
     def _choose(self, scores: Tensor, written: list[Tensor], may_end: bool, branch: bool) -> Tensor:
         """The next token of each candidate, (candidates,)."""
