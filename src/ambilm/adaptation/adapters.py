@@ -92,6 +92,7 @@ def add_adapter(view: PreTrainedModel, settings: AdapterSettings) -> None:
     # A PeftModel wraps the view's modules in place; the wrapper itself is not needed, PEFT's config stays on the view.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft reads an attribute that transformers renames
+        warnings.filterwarnings("ignore", message=".*tie_word_embeddings")  # the head stays the base's on purpose
         get_peft_model(view, config, autocast_adapter_dtype=False)
     view.eval()
     for module in view.modules():

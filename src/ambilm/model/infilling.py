@@ -229,7 +229,9 @@ class _Spans:
         scores = self.first_logits[number].expand(self.rows, -1)  # (candidates, vocabulary)
         running = torch.ones(self.rows, dtype=torch.bool, device=scores.device)
         first_column = self.cached.text.shape[1]
-        written, gains, ends = [], [], []  # each a list of (candidates,), one a step
+        written: list[Tensor] = []  # (candidates,) a step, as are the next two
+        gains: list[Tensor] = []
+        ends: list[Tensor] = []
         for step in range(longest):
             branch = number == 0 and step == 0 and not self.decoding.sample
             token = self._choose(scores, written, may_end=step >= shortest, branch=branch)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from ambilm.adaptation import AdapterSettings
 
@@ -30,6 +30,12 @@ class Recipe(AdapterSettings):
     )
     second_span: float = Field(0.15, ge=0, le=1, description="share of texts that lose a second span")
     checkpoint_every: int = Field(50, ge=1, description="steps between checkpoints")
+
+    @model_validator(mode="after")
+    def _spans_fit(self) -> Self:
+        if self.span_tokens_min > self.span_tokens_max:
+            raise ValueError("span_tokens_min is larger than span_tokens_max")
+        return self
 
     @property
     def total_steps(self) -> int:

@@ -198,6 +198,8 @@ def _stage(recipe: Recipe) -> Callable[[int], int]:
 
 def _losses(recipe: Recipe, loaded: AmbiLM, stores: list[TokenStore], pair_store: PairStore | None) -> Losses:
     texts = TextDraws(stores, recipe, loaded.settings.start_token_id, ends_sentence(loaded.tokenizer))
+    if texts.short:
+        print(f"{texts.short:,} texts are shorter than a span and its context: skipped", file=sys.stderr)
     view = loaded.view
     if isinstance(recipe, CausalControl):
         return lambda step: packed_losses(view, StepViews(_control_views(texts.step(step))), LossSettings())
@@ -214,7 +216,7 @@ def _losses(recipe: Recipe, loaded: AmbiLM, stores: list[TokenStore], pair_store
 
 
 def _control_views(drawn: list[DrawnText]) -> list[View]:
-    return [causal_span_view(text.ids, text.spans) for text in drawn if text.spans]
+    return [causal_span_view(text.ids, text.spans) for text in drawn]
 
 
 class _MagnetViews:
@@ -257,7 +259,7 @@ class _MagnetViews:
             stop - start + (0 if natural else int(random.integers(0, recipe.gap_jitter + 1)))
             for start, stop in text.spans
         ]
-        clean = bool(text.spans) and random.random() < recipe.clean_share
+        clean = random.random() < recipe.clean_share
         masking = None if clean else self.masking
         return infill_view(text.ids, text.spans, gaps, self.settings.end_of_span_token_id, masking, random)
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from ambilm.errors import UserError
 from ambilm.recipes.base import Recipe
 from ambilm.training.tokens import PairStore, TokenStore, shuffled_order
 
@@ -50,22 +51,36 @@ class Shuffled:
 
 @dataclass(frozen=True)
 class DrawnText:
-    """A text with its start token, and the spans that it loses (none when it is too short)."""
+    """A text with its start token, and the spans that it loses."""
 
     ids: np.ndarray
     spans: list[tuple[int, int]]
 
 
 class TextDraws:
-    """Texts of a step: an equal share from every source, so that a large file does not drown a small one."""
+    """Texts of a step: an equal share from every source, so that a large file does not drown a small one.
+
+    Texts that are shorter than a span and a little context are skipped; ``short`` counts them.
+
+    Raises:
+        UserError: when a source has no text that is long enough.
+    """
 
     def __init__(self, stores: Sequence[TokenStore], recipe: Recipe, start_token: int, closing: np.ndarray) -> None:
         self.stores, self.recipe, self.start, self.closing = stores, recipe, start_token, closing
-        self.walks = [Shuffled(len(store), recipe.seed + number) for number, store in enumerate(stores)]
+        needed = recipe.span_tokens_min + CONTEXT_TOKENS
+        self.fitting = [np.flatnonzero(store.lengths >= needed) for store in stores]
+        self.short = sum(len(store) - len(fitting) for store, fitting in zip(stores, self.fitting, strict=True))
+        if any(not len(fitting) for fitting in self.fitting):
+            raise UserError(
+                f"--text holds no text of {needed} tokens or more: lower span_tokens_min or give longer texts."
+            )
+        self.walks = [Shuffled(len(fitting), recipe.seed + number) for number, fitting in enumerate(self.fitting)]
 
     def text(self, draw: int) -> np.ndarray:
         index, source = divmod(draw, len(self.stores))
-        return np.asarray(self.stores[source][self.walks[source][index]], dtype=np.int64)
+        piece = int(self.fitting[source][self.walks[source][index]])
+        return np.asarray(self.stores[source][piece], dtype=np.int64)
 
     def step(self, step: int) -> list[DrawnText]:
         random = stream(self.recipe.seed, step, SPANS)
@@ -82,13 +97,11 @@ class TextDraws:
         if random.random() < self.recipe.sentence_spans:
             first = self._sentence(ids, random)
         first = first or self._piece(ids, random)
-        if first is None:
-            return []
         spans = [first]
         if random.random() < self.recipe.second_span:
             second = self._piece(ids, random)
-            kept = len(ids) - sum(stop - start for start, stop in (first, second)) if second else 0
-            if second and kept > CONTEXT_TOKENS and (second[0] > first[1] + 1 or second[1] + 1 < first[0]):
+            kept = len(ids) - sum(stop - start for start, stop in (first, second))
+            if kept > CONTEXT_TOKENS and (second[0] > first[1] + 1 or second[1] + 1 < first[0]):
                 spans.append(second)
         return sorted(spans)
 
@@ -103,10 +116,8 @@ class TextDraws:
         chosen = int(random.choice(candidates))
         return int(starts[chosen]), int(ends[chosen])
 
-    def _piece(self, ids: np.ndarray, random: np.random.Generator) -> tuple[int, int] | None:
+    def _piece(self, ids: np.ndarray, random: np.random.Generator) -> tuple[int, int]:
         longest = min(self.recipe.span_tokens_max, len(ids) - 1 - CONTEXT_TOKENS)
-        if longest < self.recipe.span_tokens_min:
-            return None
         length = int(random.integers(self.recipe.span_tokens_min, longest + 1))
         start = int(random.integers(1, len(ids) - length + 1))
         return start, start + length

@@ -48,6 +48,11 @@ class _Flat:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    @property
+    def lengths(self) -> np.ndarray:
+        """(sequences,) tokens of each."""
+        return np.diff(self.offsets)
+
     def sequence(self, index: int) -> np.ndarray:
         return np.asarray(self.tokens[self.offsets[index] : self.offsets[index + 1]])
 

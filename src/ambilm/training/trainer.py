@@ -210,7 +210,9 @@ def _progress(total: int, start: int) -> Iterator[Callable[[LogLine], None]]:
             text = describe(line)
             if (line.step + 1) % every == 0 or line.step + 1 == total:
                 left = (total - line.step - 1) * sum(item.seconds for item in recent) / len(recent)
-                console.print(f"step {line.step + 1}/{total}  {text}  {left / 60:.1f} min left", highlight=False)
+                console.print(
+                    f"step {line.step + 1}/{total}  {text}  {left / 60:.1f} min left", highlight=False, soft_wrap=True
+                )
 
         yield write
         return
