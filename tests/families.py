@@ -23,7 +23,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Gemma3": _GEMMA,
     "Phi3": _COMMON,
     "Olmo2": _COMMON,
-    "GPT2": {"vocab_size": VOCABULARY, "n_embd": 32, "n_head": 4, "n_positions": 128, "bos_token_id": 1, "eos_token_id": 2},
+    "GPT2": {
+        "vocab_size": VOCABULARY,
+        "n_embd": 32,
+        "n_head": 4,
+        "n_positions": 128,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    },
     "GPTNeoX": {**_NEOX, "rotary_pct": 0.5},
 }
 
@@ -40,7 +47,7 @@ def tiny(family: str, layers: int = 2, seed: int = 0) -> PreTrainedModel:
     implementation = "eager" if family == "Gemma2" else "sdpa"
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=implementation)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.normal_(0, 0.3)
     return model.float().eval()

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from tests.families import FAMILIES, VOCABULARY, tiny, windows
 from torch import Tensor
 
 from ambilm.adaptation import shared_view
 from ambilm.attention import Layout, Tokens
 from ambilm.attention.layout import may_see
 from ambilm.model.forward import hidden_states
-from tests.families import FAMILIES, VOCABULARY, tiny, windows
 
 LENGTH = 9
 KERNELS = ("sdpa", "eager")
@@ -122,4 +122,6 @@ def test_flex_agrees_where_it_compiles() -> None:
         found = hidden_states(view, ids, layout_of("infill", "flex", sink=True))
     except Exception as error:  # no compiler, or a head dimension that flex does not take on this processor
         pytest.skip(f"FlexAttention does not compile here: {str(error).splitlines()[0][:120]}")
-    torch.testing.assert_close(found, hidden_states(view, ids, layout_of("infill", "eager", sink=True)), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        found, hidden_states(view, ids, layout_of("infill", "eager", sink=True)), atol=1e-4, rtol=1e-4
+    )

@@ -85,7 +85,9 @@ def test_block_mask_is_the_same_rule() -> None:
     layout = Layout.of(tokens, "flex")
     mask_mod = layout.block_mask().mask_mod
     zero = torch.tensor(0)
-    found = torch.tensor([[bool(mask_mod(zero, zero, torch.tensor(q), torch.tensor(k))) for k in range(5)] for q in range(5)])
+    found = torch.tensor(
+        [[bool(mask_mod(zero, zero, torch.tensor(q), torch.tensor(k))) for k in range(5)] for q in range(5)]
+    )
     assert torch.equal(found, seen(layout))
 
 

@@ -41,7 +41,7 @@ SIDE = 8  # least context tokens on each side of a span
 PIECE = 256  # tokens; a longer paragraph is cut
 FIXED_GAP = 32  # places that inference reserves when it does not know the length; also the longest infill written
 DEFAULT_PARAGRAPHS = 500
-GENERATED = 100  # infills that are written and compared with the removed text
+GENERATED = 40  # infills that are written and compared with the removed text
 SAMPLES = 5  # of these, how many the results file shows
 
 

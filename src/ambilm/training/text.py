@@ -6,14 +6,17 @@ import gzip
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from ambilm.errors import UserError
 
-SUFFIXES = (".txt", ".jsonl", ".jsonl.gz", ".json.gz", ".parquet")
+ROW_SUFFIXES = (".jsonl", ".jsonl.gz", ".json.gz", ".parquet")
+TEXT_SUFFIXES = (".txt", *ROW_SUFFIXES)
+PAIR_SUFFIXES = (".tsv", *ROW_SUFFIXES)
 TEXT_FIELDS = ("text", "sentences", "content", "story", "document")
 PAIR_FIELDS = (("anchor", "positive"), ("sentence1", "sentence2"))
 HUB_NAME = re.compile(r"^[\w.-]+/[\w.-]+$")
@@ -24,7 +27,7 @@ Pair = tuple[str, str, str | None]
 
 @dataclass
 class ReadingReport:
-    """How many texts came out of each source, and how many were empty."""
+    """How many texts came out of each file (or hub data set), and how many were empty and left out."""
 
     read: dict[str, int] = field(default_factory=dict)
     empty: dict[str, int] = field(default_factory=dict)
@@ -52,46 +55,53 @@ def read_texts(
     """
     report = report or ReadingReport()
     for source in sources:
-        for text in _documents(source, split):
+        for text, origin in _documents(source, split):
             cleaned = clean(text).strip()
-            report.count(str(source), not cleaned)
+            report.count(origin, not cleaned)
             if cleaned:
                 yield cleaned
 
 
-def _documents(source: str | Path, split: str | None) -> Iterator[str]:
+def _documents(source: str | Path, split: str | None) -> Iterator[tuple[str, str]]:
+    """Texts with the name of what they came from."""
     path = Path(source)
-    if not path.exists() and HUB_NAME.match(str(source)):
-        yield from (_text_of(row, f"{source}, row {n}") for n, row in enumerate(_hub_rows(str(source), split), 1))
+    if not path.exists() and not path.name.endswith(TEXT_SUFFIXES) and HUB_NAME.match(str(source)):
+        name = str(source)
+        yield from ((_text_of(row, f"{name}, row {n}"), name) for n, row in enumerate(_hub_rows(name, split), 1))
         return
-    for file in _files(path):
+    for file in _files(path, TEXT_SUFFIXES):
         if file.name.endswith(".txt"):
-            yield from _paragraphs(file)
+            yield from ((text, str(file)) for text in _paragraphs(file))
         else:
-            yield from (_text_of(row, place) for row, place in _of_split(_rows(file), split))
+            yield from ((_text_of(row, place), str(file)) for row, place in _of_split(_rows(file), split))
 
 
-def _files(path: Path) -> list[Path]:
+def _files(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """The file itself, or all files with such a suffix below a folder, sorted."""
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.name.endswith(SUFFIXES))
+        files = sorted(file for file in path.rglob("*") if file.name.endswith(suffixes) and file.is_file())
         if not files:
-            raise UserError(f"Folder {path} holds no text file ({', '.join(SUFFIXES)}): give another one.")
+            raise UserError(f"Folder {path} holds no file to read ({', '.join(suffixes)}): give another one.")
         return files
     if not path.exists():
-        raise UserError(f"Text file {path} does not exist: check the path.")
-    if not path.name.endswith((*SUFFIXES, ".tsv")):
-        raise UserError(f"{path} has a suffix that is not read: use {', '.join(SUFFIXES)}.")
+        raise UserError(f"File {path} does not exist: check the path.")
+    if not path.name.endswith(suffixes):
+        raise UserError(f"{path} has a suffix that is not read here: use {', '.join(suffixes)}.")
     return [path]
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers; decoded one by one, because an error of a text stream cannot say its line."""
+    number = 0
     try:
-        with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as stream:
-            yield from enumerate(stream, 1)
+        with cast(IO[bytes], gzip.open(file) if file.suffix == ".gz" else file.open("rb")) as stream:
+            for number, line in enumerate(stream, 1):
+                # A byte order mark may open the file.
+                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{file} is not UTF-8 text (byte {error.start}): convert it.") from error
-    except (OSError, EOFError) as error:
-        raise UserError(f"{file} cannot be read ({error}): is it complete?") from error
+        raise UserError(f"{file}, line {number} is not UTF-8 text ({error.reason}): convert the file.") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{file} cannot be read after line {number} ({error}): is it complete?") from error
 
 
 def _paragraphs(file: Path) -> Iterator[str]:
@@ -110,7 +120,7 @@ def _rows(file: Path) -> Iterator[tuple[Row, str]]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{file}, line {number} is not JSON ({error}): mend or drop it.") from error
         if not isinstance(row, dict):
             raise UserError(f'{file}, line {number} is no JSON object: each line must be one, such as {{"text": ...}}.')
@@ -132,11 +142,13 @@ def _parquet_rows(file: Path) -> Iterator[tuple[Row, str]]:
         raise UserError(f"{file} is not a readable parquet file ({str(error).splitlines()[0]}).") from error
 
 
-def _hub_rows(name: str, split: str | None) -> Iterable[Row]:
+def _hub_rows(name: str, split: str | None) -> Iterator[Row]:
     try:
         from datasets import load_dataset
 
-        return load_dataset(name, split=split or "train", streaming=True)  # type: ignore[no-any-return]
+        found = load_dataset(name, split=split, streaming=True)
+        # Without a split the hub gives a table of all of them.
+        yield from itertools.chain.from_iterable([found] if split else found.values())
     except Exception as error:  # the hub client raises dozens of types
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
@@ -146,7 +158,7 @@ def _hub_rows(name: str, split: str | None) -> Iterable[Row]:
 
 def _of_split(rows: Iterator[tuple[Row, str]], split: str | None) -> Iterator[tuple[Row, str]]:
     for row, place in rows:
-        if split is None or row.get("split", "all") in (split, "all"):
+        if split is None or (row.get("split") or "all") in (split, "all"):
             yield row, place
 
 
@@ -169,11 +181,9 @@ def read_pairs(sources: Sequence[str | Path], split: str | None = "train") -> It
         UserError: for a missing file or a row without a pair, naming file and line.
     """
     for source in sources:
-        for file in _files(Path(source)):
+        for file in _files(Path(source), PAIR_SUFFIXES):
             if file.suffix == ".tsv":
                 yield from _tsv_pairs(file)
-            elif file.suffix == ".txt":
-                raise UserError(f"--pairs {file}: pairs come as .jsonl(.gz), .parquet or .tsv.")
             else:
                 yield from (_pair_of(row, place) for row, place in _of_split(_rows(file), split))
 
@@ -183,20 +193,19 @@ def _tsv_pairs(file: Path) -> Iterator[Pair]:
         cells = [clean(cell).strip() for cell in line.rstrip("\r\n").split("\t")]
         if len(cells) not in (2, 3) or not all(cells[:2]):
             raise UserError(
-                f"{file}, line {number} has {len(cells)} columns: write anchor, positive and perhaps negative."
+                f"{file}, line {number} is no pair ({len(cells)} columns): write anchor, positive and perhaps negative."
             )
         yield cells[0], cells[1], cells[2] if len(cells) == 3 and cells[2] else None
 
 
 def _pair_of(row: Row, place: str) -> Pair:
+    negative = row.get("negative")
+    if negative is not None and not isinstance(negative, str):
+        raise UserError(f"{place} has a 'negative' that is neither a text nor null: give one text.")
     for first, second in PAIR_FIELDS:
-        anchor, positive, negative = row.get(first), row.get(second), row.get("negative")
-        if isinstance(anchor, str) and isinstance(positive, str) and anchor.strip() and positive.strip():
-            return (
-                clean(anchor),
-                clean(positive),
-                clean(negative) if isinstance(negative, str) and negative.strip() else None,
-            )
+        anchor, positive = row.get(first), row.get(second)
+        if isinstance(anchor, str) and isinstance(positive, str) and clean(anchor).strip() and clean(positive).strip():
+            return clean(anchor), clean(positive), clean(negative or "").strip() or None
     raise UserError(
         f"{place} has no pair: it needs the texts 'anchor' and 'positive' (it has {', '.join(row) or 'no field'})."
     )

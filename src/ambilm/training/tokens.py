@@ -25,6 +25,8 @@ def fingerprint(
     facts: list[object] = [tokenizer.name_or_path, len(tokenizer), max_length, setting]
     for source in sources:
         path = Path(source)
+        if not path.exists():  # a hub data set has nothing but its name
+            facts.append(str(source))
         files = sorted(path.rglob("*")) if path.is_dir() else [path]
         facts += [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
     return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
@@ -67,7 +69,7 @@ class _Flat:
 
     @classmethod
     def _write(
-        cls, sequences: Iterable[Sequence[int]], vocabulary: int, directory: Path, fingerprint: str
+        cls, sequences: Iterable[Sequence[int]], vocabulary: int, directory: Path, fingerprint: str, counts: dict[str, int]
     ) -> Self:  # fmt: skip
         """Streams to disk under another name, then renames: complete or absent."""
         kind = np.dtype(np.uint16 if vocabulary <= 2**16 else np.uint32)
@@ -75,16 +77,19 @@ class _Flat:
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
         lengths = []
-        with (fresh / "tokens.bin").open("wb") as file:
-            for sequence in sequences:
-                np.asarray(sequence, dtype=kind).tofile(file)
-                lengths.append(len(sequence))
-        np.save(fresh / "offsets.npy", np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64))
-        (fresh / "store.json").write_text(
-            json.dumps({"fingerprint": fingerprint, "dtype": kind.name, "count": len(lengths)})
-        )
-        shutil.rmtree(directory, ignore_errors=True)
-        fresh.rename(directory)
+        try:
+            with (fresh / "tokens.bin").open("wb") as file:
+                for sequence in sequences:
+                    np.asarray(sequence, dtype=kind).tofile(file)
+                    lengths.append(len(sequence))
+            np.save(fresh / "offsets.npy", np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64))
+            # The counts are complete only now: they are filled while the sequences are drawn.
+            facts = {"fingerprint": fingerprint, "dtype": kind.name, "count": len(lengths), **counts}
+            (fresh / "store.json").write_text(json.dumps(facts))
+            shutil.rmtree(directory, ignore_errors=True)
+            fresh.rename(directory)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
         return cls(directory)
 
 
@@ -107,16 +112,22 @@ class TokenStore(_Flat):
         cls, texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, directory: Path, max_length: int, fingerprint: str,
         progress: bool = False,
     ) -> Self:  # fmt: skip
-        """Tokenises ``texts`` into ``directory``; pieces have at most ``max_length`` tokens."""
+        """Tokenises ``texts`` into ``directory``; pieces have at most ``max_length`` tokens.
+
+        A rest of a long text shorter than ``SHORTEST_PIECE`` is dropped; ``store.json`` says how many were.
+        """
+        counts = {"dropped": 0}
 
         def pieces() -> Iterator[list[int]]:
             for ids in _tokenised(texts, tokenizer, progress):
                 for start in range(0, len(ids), max_length):
                     piece = ids[start : start + max_length]
-                    if piece and (start == 0 or len(piece) >= SHORTEST_PIECE):
+                    if start == 0 or len(piece) >= SHORTEST_PIECE:
                         yield piece
+                    else:
+                        counts["dropped"] += 1
 
-        return cls._write(pieces(), len(tokenizer), directory, fingerprint)
+        return cls._write(pieces(), len(tokenizer), directory, fingerprint, counts)
 
 
 class PairStore(_Flat):
@@ -137,4 +148,4 @@ class PairStore(_Flat):
         """Tokenises ``pairs`` into ``directory``; a text keeps its first ``max_length`` tokens."""
         flat = (part or "" for pair in pairs for part in pair)
         cut = (ids[:max_length] for ids in _tokenised(flat, tokenizer, progress))
-        return cls._write(cut, len(tokenizer), directory, fingerprint)
+        return cls._write(cut, len(tokenizer), directory, fingerprint, {})

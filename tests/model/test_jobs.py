@@ -1,0 +1,153 @@
+"""The jobs on the real SmolLM2-135M: equal whatever shares the batch, and generation that nothing changes."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from ambilm.adaptation import AdapterSettings, add_adapter, trainable_parameters
+from ambilm.errors import UserError
+
+if TYPE_CHECKING:
+    from ambilm import AmbiLM
+
+TEXTS = ["A cat sits on the mat.", "Stock markets fell sharply.", "Rain.", "The old man walked to the harbour at dawn."]
+STORY = "Anna went to the park. [BLANK] Then she went home."
+
+
+@pytest.fixture(scope="module")
+def adapted(smollm2: "AmbiLM") -> "AmbiLM":
+    """The real model with a random adapter, on its own view of the session's weights."""
+    from ambilm import AmbiLM
+
+    model = AmbiLM(smollm2.base, smollm2.tokenizer, "adapted")
+    torch.manual_seed(0)
+    model.adapter = AdapterSettings(rank=4)  # type: ignore[call-arg]
+    add_adapter(model.view, model.adapter)
+    with torch.no_grad():
+        for parameter in trainable_parameters(model.view).values():
+            parameter.add_(torch.randn_like(parameter) * 0.01)
+    return model
+
+
+@pytest.mark.parametrize("options", [{}, {"layout": "bidirectional", "pooling": "mean", "prompt": "Find:"}])
+def test_neighbours_and_order_change_no_vector(adapted: "AmbiLM", options: dict[str, str]) -> None:
+    together = adapted.encode(TEXTS, **options)  # type: ignore[arg-type]
+    assert together.shape == (4, 576) and together.dtype == np.float32
+    for text, vector in zip(TEXTS, together, strict=True):
+        alone = adapted.encode(text, **options)  # type: ignore[arg-type]
+        assert np.abs(alone - vector).max() <= 1e-4 * np.linalg.norm(vector)
+    backwards = adapted.encode(reversed(TEXTS), batch_tokens=16, **options)  # type: ignore[arg-type]
+    assert np.abs(backwards[::-1] - together).max() <= 1e-4 * np.linalg.norm(together, axis=1).max()
+
+
+def test_pooling_formulas(smollm2: "AmbiLM") -> None:
+    ids = smollm2.tokenizer(TEXTS[0])["input_ids"]
+    with torch.inference_mode():
+        hidden = smollm2.base.base_model(torch.tensor([ids])).last_hidden_state[0].numpy()
+    weights = np.arange(1, len(ids) + 1)[:, None]
+    expected = {
+        "last": hidden[-1],
+        "mean": hidden.mean(0),
+        "weighted_mean": (hidden * weights).sum(0) / weights.sum(),
+    }
+    for pooling, vector in expected.items():
+        found = smollm2.encode(TEXTS[0], layout="causal", prompt="", pooling=pooling)  # type: ignore[arg-type]
+        np.testing.assert_allclose(found, vector, atol=1e-3, rtol=1e-3)
+
+
+def test_options_of_encode(smollm2: "AmbiLM") -> None:
+    def texts() -> Iterator[str]:
+        yield from TEXTS
+
+    full = smollm2.encode(texts(), normalize_embeddings=True)
+    assert np.allclose(np.linalg.norm(full, axis=1), 1, atol=1e-5)
+    assert smollm2.encode(TEXTS, truncate_dim=32).shape == (4, 32)
+    assert smollm2.encode(TEXTS, precision="int8").dtype == np.int8
+    assert smollm2.encode(TEXTS, precision="ubinary").shape == (4, 72)
+    assert smollm2.encode([]).shape == (0, 576)
+    mean = {"layout": "causal", "pooling": "mean", "prompt": "Query:"}
+    without = smollm2.encode("a cat", include_prompt=False, **mean)  # type: ignore[arg-type]
+    assert not np.allclose(without, smollm2.encode("a cat", **mean), atol=1e-3)  # type: ignore[arg-type]
+    for wrong in ({"pooling": "max"}, {"layout": "sideways"}, {"precision": "int4"}, {"truncate_dim": 0}):
+        with pytest.raises(UserError):
+            smollm2.encode("a", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="item 1 is a int"):
+        smollm2.encode(["a", 3])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("text", ["", "x", "\U0001f600" * 3, "nospace" * 40, "word " * 3000, "a\x00b", "a\ud800b", " "])
+def test_strange_texts_have_finite_vectors(smollm2: "AmbiLM", text: str) -> None:
+    for options in ({}, {"prompt": "", "layout": "bidirectional", "pooling": "mean"}):
+        assert np.isfinite(smollm2.encode(text, max_length=64, **options)).all()  # type: ignore[arg-type]
+
+
+def test_word_vectors(adapted: "AmbiLM") -> None:
+    sentences = [["U.N.", "official", "Ekeus"], ["a", "", "b"], []]
+    vectors = adapted.encode_tokens(sentences)
+    assert [item.shape for item in vectors] == [(3, 576), (3, 576), (0, 576)] or vectors[2].shape[0] == 0
+    first, last = (adapted.encode_tokens([["Ekeus"]], subword=kind)[0] for kind in ("first", "last"))  # type: ignore[arg-type]
+    assert not np.allclose(first, last)
+    # a word read one token earlier is the last piece of the word before it
+    shifted = adapted.encode_tokens([["a", "cat"]], shift=1, subword="first")[0][1]
+    np.testing.assert_allclose(shifted, adapted.encode_tokens([["a", "cat"]], subword="last")[0][0], atol=1e-4)
+    with pytest.raises(UserError, match="lists of words"):
+        adapted.encode_tokens(["a sentence"])
+
+
+def test_generation_is_the_base_bit_for_bit(adapted: "AmbiLM") -> None:
+    prompt = "Once upon a time"
+    ids = adapted.tokenizer(prompt, return_tensors="pt").input_ids
+    with torch.inference_mode():
+        stock = adapted.base.generate(ids, max_new_tokens=12, do_sample=False, pad_token_id=2)[0, ids.shape[1] :]
+        before = adapted.base(ids).logits
+    expected = adapted.tokenizer.decode(stock, skip_special_tokens=True)
+    assert adapted.generate(prompt, max_new_tokens=12, do_sample=False) == expected
+    adapted.encode(TEXTS)
+    adapted.infill(STORY, max_tokens=4)
+    with torch.inference_mode():
+        assert torch.equal(adapted.base(ids).logits, before)
+    assert "".join(adapted.generate(prompt, stream=True, max_new_tokens=12, do_sample=False)) == expected
+
+
+def test_threads_do_not_disturb_each_other(adapted: "AmbiLM") -> None:
+    def generate() -> str:
+        return adapted.generate("The sea was", max_new_tokens=8, do_sample=False)
+
+    text, vectors = generate(), adapted.encode(TEXTS, layout="bidirectional")
+    with ThreadPoolExecutor(4) as pool:
+        texts = [pool.submit(generate) for _ in range(3)]
+        encoded = [pool.submit(adapted.encode, TEXTS, layout="bidirectional") for _ in range(3)]
+        filled = pool.submit(adapted.infill, STORY, max_tokens=4)
+        assert all(future.result() == text for future in texts)
+        assert all(np.array_equal(future.result(), vectors) for future in encoded)
+        assert filled.result().text.startswith("Anna")
+
+
+def test_saved_model_is_the_same_and_transformers_loads_the_base(adapted: "AmbiLM", tmp_path: Path) -> None:
+    from ambilm import AmbiLM
+
+    adapted.save_pretrained(tmp_path / "model")
+    again = AmbiLM.from_pretrained(tmp_path / "model", dtype="float32")
+    assert again.is_adapted and again.settings == adapted.settings
+    assert np.array_equal(again.encode(TEXTS), adapted.encode(TEXTS))
+    stock = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
+    ids = torch.arange(100, 110)[None]
+    with torch.inference_mode():
+        assert torch.equal(stock(ids).logits, adapted.base(ids).logits)
+    (tmp_path / "model" / "ambilm.json").write_text("{}")
+    with pytest.raises(UserError, match=r"ambilm\.json"):
+        AmbiLM.from_pretrained(tmp_path / "model")
+
+
+def test_merged_changes_generation_weights_only_in_the_copy(adapted: "AmbiLM") -> None:
+    merged = adapted.merged()
+    options = {"layout": "bidirectional", "pooling": "mean", "prompt": ""}
+    left, right = adapted.encode(TEXTS, **options), merged.encode(TEXTS, **options)  # type: ignore[arg-type]
+    cosine = (left * right).sum(1) / np.linalg.norm(left, axis=1) / np.linalg.norm(right, axis=1)
+    assert cosine.min() > 0.9999 and not merged.is_adapted
