@@ -113,7 +113,7 @@ def test_examples_on_the_base_model(smollm2: "AmbiLM") -> None:
 
 
 def test_the_example_that_adapts(files: Path) -> None:
-    recipe = Magnet(stage1_steps=1, stage2_steps=1, texts_per_step=2, pairs_per_step=2, max_length=32)  # type: ignore[call-arg]
+    recipe = Magnet(stage1_steps=1, stage2_steps=1, texts_per_step=2, pairs_per_step=2, max_length=32)
     table = example("own_text").adapt_and_measure(
         "smollm2-135m", files / "notes.txt", files / "notes.txt", files / "run", recipe, limit=2
     )

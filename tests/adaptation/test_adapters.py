@@ -52,7 +52,7 @@ def test_base_is_untouched_bit_for_bit_and_the_view_is_not(family: str, modules:
     before = base(IDS).logits
     view = shared_view(base)
     plain = causal_logits(view)
-    randomised(view, AdapterSettings(modules=modules, rank=4))  # type: ignore[call-arg]
+    randomised(view, AdapterSettings(modules=modules, rank=4))
     assert not torch.allclose(causal_logits(view), plain, atol=1e-4)
     assert torch.equal(base(IDS).logits, before)
 
@@ -62,7 +62,7 @@ def test_base_is_untouched_bit_for_bit_and_the_view_is_not(family: str, modules:
 def test_saved_is_loaded_and_merged_is_unmerged(family: str, tuning: str, tmp_path: Path) -> None:
     base = tiny(family)
     view = shared_view(base)
-    settings = AdapterSettings(tuning=tuning, rank=4)  # type: ignore[call-arg,arg-type]
+    settings = AdapterSettings(tuning=tuning, rank=4)  # type: ignore[arg-type]
     randomised(view, settings)
     expected = causal_logits(view)
     save_adapter(view, settings, tmp_path)
@@ -78,10 +78,10 @@ def test_saved_is_loaded_and_merged_is_unmerged(family: str, tuning: str, tmp_pa
 def test_wrong_groups_and_files(tmp_path: Path) -> None:
     view = shared_view(tiny("Llama"))
     with pytest.raises(UserError, match="Unknown module group 'fnn'"):
-        add_adapter(view, AdapterSettings(modules="att+fnn"))  # type: ignore[call-arg]
+        add_adapter(view, AdapterSettings(modules="att+fnn"))
     with pytest.raises(UserError, match="not a readable adapter"):
         load_adapter(view, tmp_path)
-    settings = AdapterSettings(rank=4)  # type: ignore[call-arg]
+    settings = AdapterSettings(rank=4)
     randomised(view, settings)
     save_adapter(view, settings, tmp_path)
     with pytest.raises(UserError, match="another architecture"):
@@ -93,7 +93,7 @@ def test_wrong_groups_and_files(tmp_path: Path) -> None:
 
 def test_only_the_adapter_is_trained() -> None:
     view = shared_view(tiny("Llama"))
-    add_adapter(view, AdapterSettings(modules="ffn", rank=4))  # type: ignore[call-arg]
+    add_adapter(view, AdapterSettings(modules="ffn", rank=4))
     names = trainable_parameters(view)
     assert names and all("lora_" in name and "mlp" in name for name in names)
     assert isinstance(view, nn.Module)

@@ -27,7 +27,7 @@ def adapted(smollm2: "AmbiLM") -> "AmbiLM":
 
     model = AmbiLM(smollm2.base, smollm2.tokenizer, "adapted")
     torch.manual_seed(0)
-    model.adapter = AdapterSettings(rank=4)  # type: ignore[call-arg]
+    model.adapter = AdapterSettings(rank=4)
     add_adapter(model.view, model.adapter)
     with torch.no_grad():
         for parameter in trainable_parameters(model.view).values():

@@ -41,7 +41,7 @@ def lines(output: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("pooling", ["last", "mean"])
 def test_packed_step_equals_three_passes(tiny_model: Path, pooling: str, sink: bool) -> None:
     model = AmbiLM.from_pretrained(tiny_model, dtype="float32")
-    add_adapter(model.view, AdapterSettings(rank=4))  # type: ignore[call-arg]
+    add_adapter(model.view, AdapterSettings(rank=4))
     random = np.random.default_rng(0)
 
     def text(length: int) -> np.ndarray:

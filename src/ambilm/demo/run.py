@@ -42,7 +42,7 @@ RECIPE = Magnet(
     prompt=PROMPT_EOL,
     learning_rate=1e-3,
     checkpoint_every=10,
-)  # type: ignore[call-arg]
+)
 LIMITS = Limits()
 PHASES = 5
 

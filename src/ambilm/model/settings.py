@@ -51,7 +51,7 @@ class Settings(BaseModel):
             start_token_id=_start_token(tokenizer, end),
             end_token_id=end,
             end_of_span_token_id=end,
-        )  # type: ignore[call-arg]
+        )
 
 
 def _token_id(tokenizer: PreTrainedTokenizerBase, token: str) -> int | None:
