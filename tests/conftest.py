@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from ambilm import AmbiLM
 
 # More threads than cores make the tiny models of the battery slower, not faster.
-torch.set_num_threads(min(os.cpu_count() or 1, 4))
+if "OMP_NUM_THREADS" not in os.environ:
+    torch.set_num_threads(min(os.cpu_count() or 1, 4))
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
