@@ -67,6 +67,8 @@ def test_options_of_encode(smollm2: "AmbiLM") -> None:
 
     full = smollm2.encode(texts(), normalize_embeddings=True)
     assert np.allclose(np.linalg.norm(full, axis=1), 1, atol=1e-5)
+    one_by_one = smollm2.encode(TEXTS, batch_size=1, normalize_embeddings=True)
+    np.testing.assert_allclose(one_by_one, full, atol=1e-5)
     assert smollm2.encode(TEXTS, truncate_dim=32).shape == (4, 32)
     assert smollm2.encode(TEXTS, precision="int8").dtype == np.int8
     assert smollm2.encode(TEXTS, precision="ubinary").shape == (4, 72)
@@ -74,7 +76,13 @@ def test_options_of_encode(smollm2: "AmbiLM") -> None:
     mean = {"layout": "causal", "pooling": "mean", "prompt": "Query:"}
     without = smollm2.encode("a cat", include_prompt=False, **mean)  # type: ignore[arg-type]
     assert not np.allclose(without, smollm2.encode("a cat", **mean), atol=1e-3)  # type: ignore[arg-type]
-    for wrong in ({"pooling": "max"}, {"layout": "sideways"}, {"precision": "int4"}, {"truncate_dim": 0}):
+    for wrong in (
+        {"pooling": "max"},
+        {"layout": "sideways"},
+        {"precision": "int4"},
+        {"truncate_dim": 0},
+        {"batch_size": 0},
+    ):
         with pytest.raises(UserError):
             smollm2.encode("a", **wrong)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="item 1 is a int"):

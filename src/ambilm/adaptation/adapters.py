@@ -183,9 +183,25 @@ def load_adapter(view: PreTrainedModel, directory: Path) -> AdapterSettings:
     return settings
 
 
+def _adapts_embeddings(view: PreTrainedModel, base: PreTrainedModel) -> bool:
+    embedding = view.get_input_embeddings()
+    return hasattr(embedding, "lora_embedding_A") or embedding.weight is not base.get_input_embeddings().weight
+
+
+def _untie(model: PreTrainedModel) -> None:
+    """The view's head keeps the base's weights; a head tied to an adapted embedding would change with it."""
+    head = model.get_output_embeddings()
+    if head.weight is model.get_input_embeddings().weight:
+        head.weight = nn.Parameter(head.weight.detach().clone(), requires_grad=head.weight.requires_grad)
+        model.config.get_text_config().tie_word_embeddings = False
+        model.config.tie_word_embeddings = False
+
+
 def merged_copy(view: PreTrainedModel, base: PreTrainedModel) -> PreTrainedModel:
     """A stock model with the adaptation folded into a copy of the weights (the papers' way; causal text then changes too)."""
     merged = copy.deepcopy(base)
+    if _adapts_embeddings(view, base):
+        _untie(merged)
     target = dict(merged.named_modules())
     with torch.no_grad():
         for name, module in view.named_modules():

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import copy
 from itertools import chain
+from types import MethodType
 
+from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from ambilm.attention.kernels import ATTENTION_NAME, register_attention
@@ -28,4 +31,15 @@ def shared_view(base: PreTrainedModel) -> PreTrainedModel:
         config = getattr(module, "config", None)
         if config is not None:
             config._attn_implementation = ATTENTION_NAME
+        if isinstance(module, nn.LayerNorm):
+            module.forward = MethodType(_layer_norm, module)  # type: ignore[method-assign]
     return view
+
+
+def _layer_norm(module: nn.LayerNorm, hidden: Tensor) -> Tensor:
+    """LayerNorm of a float32 residual stream under half-precision weights, which PyTorch refuses on a CPU.
+
+    (..., hidden) to (..., hidden), in the dtype of ``hidden``.
+    """
+    weight, bias = (None if tensor is None else tensor.to(hidden.dtype) for tensor in (module.weight, module.bias))
+    return F.layer_norm(hidden, module.normalized_shape, weight, bias, module.eps)

@@ -92,6 +92,8 @@ class AmbiLM:
             if self.adapter is not None:
                 save_adapter(self.view, self.adapter, scratch / ADAPTER_DIRECTORY)
             (scratch / SETTINGS_FILE).write_text(self.settings.model_dump_json(indent=2))
+            if self.adapter is None:  # one of an earlier save would be loaded with these weights
+                shutil.rmtree(target / ADAPTER_DIRECTORY, ignore_errors=True)
             for item in scratch.iterdir():
                 destination = target / item.name
                 if destination.is_dir():
@@ -137,6 +139,7 @@ class AmbiLM:
         truncate_dim: int | None = None,
         precision: Precision = "float32",
         batch_tokens: int | None = None,
+        batch_size: int | None = None,
         show_progress_bar: bool | None = None,
         max_length: int | None = None,
         weights: Weights | None = None,
@@ -154,6 +157,7 @@ class AmbiLM:
             truncate_dim: keep the first so many dimensions.
             precision: ``float32``, ``int8``, ``uint8``, ``binary`` or ``ubinary``.
             batch_tokens: tokens of one packed row.
+            batch_size: most texts of one packed row; no limit by default, the tokens decide.
             show_progress_bar: by default for more than 1,000 texts.
             max_length: longest text in tokens, longer ones are cut (the prompt stays).
             weights: ``base`` leaves the adapter out.
@@ -170,6 +174,8 @@ class AmbiLM:
         _choice("precision", precision, ("float32", "int8", "uint8", "binary", "ubinary"))
         if truncate_dim is not None and truncate_dim < 1:
             raise UserError(f"truncate_dim={truncate_dim} must be at least 1.")
+        if batch_size is not None and batch_size < 1:
+            raise UserError(f"batch_size={batch_size} must be at least 1.")
         has_sink = chosen_layout == "bidirectional" and (own.sink if sink is None else sink)
         chosen_prompt = own.prompt if prompt is None else prompt
         # A template ends in the place that is read; otherwise the last token is an appended end token where trained so.
@@ -186,6 +192,7 @@ class AmbiLM:
             include_prompt=own.include_prompt if include_prompt is None else include_prompt,
             finish=encoding.finisher(normalize_embeddings, truncate_dim, precision),
             batch_tokens=batch_tokens or encoding.BATCH_TOKENS,
+            batch_size=batch_size,
             show_progress=large if show_progress_bar is None else show_progress_bar,
         )  # fmt: skip
         return vectors[0] if single else vectors

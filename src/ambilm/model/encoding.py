@@ -50,7 +50,7 @@ class PromptedTokenizer:
         sink: bool,
         end: int | None,
     ) -> None:
-        self.tokenizer, self.max_length, self.end = tokenizer, max_length, end
+        self.tokenizer, self.end = tokenizer, end
         # The start token is the sink; without one it still stands in for a text of no tokens.
         self.start = start
         self.prepended = [start] if sink else self._bos()
@@ -59,6 +59,9 @@ class PromptedTokenizer:
             before += " "
         self.before, self.after = before, after
         self.after_tokens = len(self._ids([after])[0]) if after else 0
+        self.room = max_length - len(self.prepended) - (end is not None)
+        if self.room <= len(self._ids([before])[0]) + self.after_tokens:
+            raise UserError(f"max_length={max_length} leaves no room for a text beside its prompt: raise it.")
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
         return self.tokenizer(texts, add_special_tokens=False)["input_ids"]  # type: ignore[return-value]
@@ -67,11 +70,10 @@ class PromptedTokenizer:
         joined = [self.before + clean(text) + self.after for text in texts]
         counts = self._prompt_counts(joined)
         prepend = self.prepended
-        room = self.max_length - len(prepend) - (self.end is not None)
         encoded = []
         for ids, count in zip(self._ids(joined), counts, strict=True):
-            if len(ids) > room:  # cut the text, keep the end of the template
-                ids = ids[: room - self.after_tokens] + (
+            if len(ids) > self.room:  # cut the text, keep the end of the template
+                ids = ids[: self.room - self.after_tokens] + (
                     ids[len(ids) - self.after_tokens :] if self.after_tokens else []
                 )
             ids = prepend + ids + ([self.end] if self.end is not None else [])
@@ -150,6 +152,7 @@ def encode_texts(
     include_prompt: bool,
     finish: Callable[[np.ndarray], np.ndarray],
     batch_tokens: int,
+    batch_size: int | None,
     show_progress: bool,
 ) -> np.ndarray:
     """Vectors in the order given, (texts, dimension). Memory beyond the result is one chunk, however many texts come."""
@@ -164,7 +167,7 @@ def encode_texts(
                         f"encode takes texts, item {done + place} is a {type(text).__name__}: pass strings."
                     )
             encoded = tokenizer(chunk)
-            for batch in token_budget_batches([len(item.ids) for item in encoded], batch_tokens):
+            for batch in token_budget_batches([len(item.ids) for item in encoded], batch_tokens, batch_size):
                 members = [encoded[index] for index in batch]
                 hidden = packed_hidden(view, [item.ids for item in members], layout, sink)
                 skip = [tokenizer.skipped(item, include_prompt) for item in members]

@@ -19,13 +19,19 @@ def _cache_keyword(backbone: nn.Module) -> str:
     return "cache" if "cache" in inspect.signature(backbone.forward).parameters else "past_key_values"
 
 
+def weights_dtype(view: PreTrainedModel) -> torch.dtype:
+    """That of the head, which no adapter touches: fully tuned modules are float32 whatever the base is."""
+    return view.get_output_embeddings().weight.dtype  # type: ignore[union-attr, return-value]
+
+
 def precise(view: PreTrainedModel) -> contextlib.AbstractContextManager[Any]:
     """For half-precision weights: matrix products in half precision, residual stream and norms in float32.
 
     Rounding the residual stream itself makes a sentence's vector depend on its batch (cosine down to 0.97).
     """
-    if view.dtype in (torch.bfloat16, torch.float16):
-        return torch.autocast(view.device.type, dtype=view.dtype)
+    dtype = weights_dtype(view)
+    if dtype in (torch.bfloat16, torch.float16):
+        return torch.autocast(view.device.type, dtype=dtype)
     return contextlib.nullcontext()
 
 
@@ -50,7 +56,7 @@ def hidden_states(view: PreTrainedModel, ids: Tensor, layout: Layout, cache: Cac
     if cache is not None:
         arguments[_cache_keyword(backbone)] = cache
     with precise(view):
-        if view.dtype == torch.float32:
+        if weights_dtype(view) == torch.float32:
             arguments["input_ids"] = ids
         else:
             arguments["inputs_embeds"] = view.get_input_embeddings()(ids).float()  # (batch, length, hidden)
@@ -79,12 +85,13 @@ def pack_layout(lengths: Sequence[int], is_span: Tensor, positions: Tensor | Non
     return Layout.of(tokens.with_sinks() if sink else tokens)
 
 
-def token_budget_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Indices grouped, shortest first, into rows of at most ``budget`` tokens (a longer text gets a row of its own)."""
+def token_budget_batches(lengths: Sequence[int], budget: int, most: int | None = None) -> list[list[int]]:
+    """Indices grouped, shortest first, into rows of at most ``budget`` tokens (a longer text gets a row of its own)
+    and at most ``most`` texts."""
     batches: list[list[int]] = []
     total = 0
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if not batches or total + lengths[index] > budget:
+        if not batches or total + lengths[index] > budget or len(batches[-1]) == most:
             batches.append([])
             total = 0
         batches[-1].append(index)

@@ -98,4 +98,8 @@ def chat_prompt(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message])
         raise UserError(
             "This model has no chat template, so it cannot chat: use generate, or an instruction-tuned model."
         )
-    return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+    prompt = str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+    # generate tokenises with special tokens: a start token that the template writes too would stand twice.
+    bos = tokenizer.bos_token
+    adds_bos = bos is not None and tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]  # type: ignore[index]
+    return prompt.removeprefix(str(bos)) if adds_bos else prompt

@@ -275,7 +275,12 @@ class _Spans:
             past = torch.cat([self.context_ids, *(token.clamp(min=0)[:, None] for token in written)], dim=1)
             allowed = self.decoding.processors(past, allowed)  # type: ignore[arg-type]
         if branch:  # greedy candidates differ in their first token: the most likely ones
-            return allowed[0].topk(self.rows).indices
+            best = allowed[0].topk(self.rows)
+            if bool(best.values.isinf().any()):
+                raise UserError(
+                    f"The options leave fewer than {self.rows} first tokens: lower num_candidates, or cut fewer tokens off."
+                )
+            return best.indices
         if self.decoding.sample:
             return torch.multinomial(torch.softmax(allowed, -1), 1, generator=self.generator)[:, 0]
         return allowed.argmax(-1)

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,11 +71,13 @@ def adapt(
     add_adapter(loaded.view, adapter)
     loaded.adapter = adapter
     parameters = trainable_parameters(loaded.view)
-    trainer = Trainer(recipe, parameters, losses, _stage(recipe), output)
+    sources = _sources(model, text, pairs)
+    trainer = Trainer(recipe, parameters, losses, _stage(recipe), output, sources)
     start = trainer.resume() if resume else 0
     if start == 0:
         _rehearse(recipe, loaded, losses, trainer)
-    _write_recipe(recipe, model, text, pairs, output)
+    facts = {"recipe": recipe.name, **sources, "model": model, "settings": recipe.model_dump(mode="json")}
+    (output / "recipe.json").write_text(json.dumps(facts, indent=2))
     loaded.view.train()
     trainer.run(start)
     loaded.view.eval()
@@ -96,15 +99,9 @@ def _check_output(output: Path, resume: bool, overwrite: bool) -> None:
         raise UserError(f"--overwrite: {output} holds no run of ambilm, so it is left alone: choose another --output.")
 
 
-def _write_recipe(recipe: Recipe, model: str, text: Sequence[str], pairs: Sequence[str], output: Path) -> None:
-    facts = {
-        "recipe": recipe.name,
-        "model": model,
-        "text": [Path(item).name for item in text],
-        "pairs": [Path(item).name for item in pairs],
-        "settings": recipe.model_dump(mode="json"),
-    }
-    (output / "recipe.json").write_text(json.dumps(facts, indent=2))
+def _sources(model: str, text: Sequence[str], pairs: Sequence[str]) -> dict[str, Any]:
+    """Names without folders: they name no machine, and a moved run can go on."""
+    return {"model": Path(model).name, "text": [Path(item).name for item in text], "pairs": [Path(item).name for item in pairs]}
 
 
 def _settings(recipe: Recipe, loaded: AmbiLM) -> Settings:

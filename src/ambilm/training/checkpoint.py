@@ -37,8 +37,8 @@ def save_checkpoint(
             tensors[f"optimizer.{key}.{name}"] = value.detach().cpu().contiguous()
     save_file(tensors, fresh / "state.safetensors")
     (fresh / "facts.json").write_text(json.dumps({"step": step, **facts}))
-    shutil.rmtree(old, ignore_errors=True)
-    if (directory / LATEST).exists():
+    if (directory / LATEST).exists():  # else "previous" is the only complete one until the last rename
+        shutil.rmtree(old, ignore_errors=True)
         (directory / LATEST).rename(old)
     fresh.rename(directory / LATEST)
     shutil.rmtree(old, ignore_errors=True)

@@ -103,7 +103,8 @@ def _combine(
         anchors, positives, negatives = sentence.split([len(views.anchors), len(views.positives), len(views.negatives)])
         sscl = contrastive_loss(
             anchors, positives, negatives, temperature=settings.temperature,
-            same=_duplicates(views), same_negative=same_text(views.positives, views.negatives),
+            same=_duplicates(views),
+            same_negative=same_text(views.anchors, views.negatives) | same_text(views.positives, views.negatives),
         )  # fmt: skip
         total = total + settings.lambda_sscl * sscl
     return StepLosses(total, mntp, msg, sscl, tokens)

@@ -56,6 +56,14 @@ def learning_rate(recipe: Recipe, step: int) -> float:
     return recipe.learning_rate * (total - step) / max(1, total - warm)
 
 
+def _step_of(line: str) -> float:
+    """The step of a line of the log; a killed run may have left half of its last line, which no step reaches."""
+    try:
+        return int(json.loads(line)["step"])
+    except ValueError:
+        return math.inf
+
+
 class Trainer:
     """Runs the steps of a recipe.
 
@@ -65,6 +73,7 @@ class Trainer:
         losses: from step number to losses.
         stage: from step number to the number of its stage, for the log.
         output: directory of ``log.jsonl`` and ``checkpoints``.
+        sources: names of the model, text and pairs, which a resumed run must share.
     """
 
     def __init__(
@@ -74,12 +83,14 @@ class Trainer:
         losses: Callable[[int], StepLosses],
         stage: Callable[[int], int],
         output: Path,
+        sources: dict[str, Any],
     ) -> None:
         self.recipe, self.parameters, self.losses, self.stage, self.output = recipe, parameters, losses, stage, output
         self.optimizer = torch.optim.AdamW(
             parameters.values(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, betas=(0.9, 0.98)
         )
-        self.facts: dict[str, Any] = {"recipe": recipe.name, "settings": recipe.model_dump(mode="json")}
+        settings = {**recipe.model_dump(mode="json"), **sources}
+        self.facts: dict[str, Any] = {"recipe": recipe.name, "settings": settings}
 
     @property
     def checkpoints(self) -> Path:
@@ -99,7 +110,7 @@ class Trainer:
             raise UserError(
                 f"{self.output} holds a run of recipe {facts['recipe']}: choose another --output or --overwrite."
             )
-        changed = [key for key, value in self.facts["settings"].items() if facts["settings"].get(key) != value]
+        changed = [key for key, value in self.facts["settings"].items() if facts["settings"].get(key, value) != value]
         if changed:
             raise UserError(
                 f"The run in {self.output} was started with other settings ({', '.join(changed)}):"
@@ -113,14 +124,14 @@ class Trainer:
         """Steps after the checkpoint are run again; their lines would stand twice."""
         log = self.output / "log.jsonl"
         if log.exists():
-            kept = [line for line in log.read_text().splitlines() if json.loads(line)["step"] < step]
+            kept = [line for line in log.read_text().splitlines() if _step_of(line) < step]
             log.write_text("".join(line + "\n" for line in kept))
 
     def step(self, number: int) -> LogLine:
         """One optimiser step.
 
         Raises:
-            UserError: when the loss is not a number; the weights are those of the step before.
+            UserError: when loss or gradient is not a number; the weights are those of the step before.
         """
         started = time.perf_counter()
         # Dropout of a step depends on its number alone, so that a resumed run repeats it.
@@ -130,18 +141,22 @@ class Trainer:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=True)
         losses = self.losses(number)
-        if not bool(torch.isfinite(losses.total)):
-            raise UserError(
-                f"The loss became {losses.total.item()} at step {number}: lower learning_rate (now"
-                f" {self.recipe.learning_rate}) and use --resume to go on from the last checkpoint."
-            )
+        self._require_finite("loss", losses.total, number)
         losses.total.backward()
-        nn.utils.clip_grad_norm_(list(self.parameters.values()), self.recipe.clip)
+        norm = nn.utils.clip_grad_norm_(list(self.parameters.values()), self.recipe.clip)
+        self._require_finite("gradient", norm, number)
         self.optimizer.step()
         return LogLine(
             number, self.stage(number), losses.total.item(), losses.mntp.item(), losses.msg.item(),
             None if losses.sscl is None else losses.sscl.item(), rate, losses.tokens, time.perf_counter() - started,
         )  # fmt: skip
+
+    def _require_finite(self, what: str, value: torch.Tensor, number: int) -> None:
+        if not bool(torch.isfinite(value)):
+            raise UserError(
+                f"The {what} became {value.item()} at step {number}: lower learning_rate (now"
+                f" {self.recipe.learning_rate}) and start afresh with --overwrite."
+            )
 
     def save(self, step: int) -> None:
         save_checkpoint(self.checkpoints, step, self.parameters, self.optimizer, self.facts)
