@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.families import FAMILIES, tiny
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from ambilm.adaptation import (
     AdapterSettings,
@@ -57,12 +57,13 @@ def test_base_is_untouched_bit_for_bit_and_the_view_is_not(family: str, modules:
     assert torch.equal(base(IDS).logits, before)
 
 
+@pytest.mark.parametrize("modules", ["att+ffn", "emb"])  # Gemma2, Gemma3 and GPT2 tie their head to the embedding
 @pytest.mark.parametrize("tuning", ["lora", "full"])
-@pytest.mark.parametrize("family", ["Llama", "GPT2", "Gemma3"])
-def test_saved_is_loaded_and_merged_is_unmerged(family: str, tuning: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_saved_is_loaded_and_merged_is_unmerged(family: str, tuning: str, modules: str, tmp_path: Path) -> None:
     base = tiny(family)
     view = shared_view(base)
-    settings = AdapterSettings(tuning=tuning, rank=4)  # type: ignore[arg-type]
+    settings = AdapterSettings(tuning=tuning, modules=modules, rank=4)  # type: ignore[arg-type]
     randomised(view, settings)
     expected = causal_logits(view)
     save_adapter(view, settings, tmp_path)
@@ -72,7 +73,23 @@ def test_saved_is_loaded_and_merged_is_unmerged(family: str, tuning: str, tmp_pa
     assert not any(parameter.requires_grad for parameter in again.parameters())
     merged = merged_copy(view, base)
     with torch.inference_mode():
-        torch.testing.assert_close(merged(IDS).logits.float(), expected, atol=2e-4, rtol=1e-3)
+        found = merged(IDS).logits
+        assert (found - expected).abs().max() <= 1e-4 * expected.abs().max()
+        merged.save_pretrained(tmp_path / "merged")
+        assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path / "merged")(IDS).logits, found)
+
+
+@pytest.mark.parametrize(("modules", "tuning"), [("att+ffn", "lora"), ("emb", "lora"), ("emb+att+ffn", "full")])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_half_precision_weights_take_every_adapter(family: str, modules: str, tuning: str) -> None:
+    base = tiny(family).to(torch.bfloat16)
+    view = shared_view(base)
+    exact = causal_logits(shared_view(base.float()))  # the same rounded weights, computed in float32
+    base.to(torch.bfloat16)
+    add_adapter(view, AdapterSettings(modules=modules, tuning=tuning, rank=4))  # type: ignore[arg-type]
+    found = causal_logits(view)  # a fresh adapter changes nothing
+    assert found.dtype == torch.float32
+    assert (found - exact).norm() < 0.03 * exact.norm()
 
 
 def test_wrong_groups_and_files(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from ambilm.adaptation import shared_view
 from ambilm.attention import Layout, Tokens
 from ambilm.attention.layout import may_see
-from ambilm.model.forward import hidden_states
+from ambilm.model.forward import hidden_states, logits
 
 LENGTH = 9
 KERNELS = ("sdpa", "eager")
@@ -72,7 +72,9 @@ def test_causal_layout_is_the_stock_model(family: str) -> None:
     ids = torch.arange(3, 3 + LENGTH)[None]
     stock = base.base_model(input_ids=ids).last_hidden_state
     for kernel in KERNELS:
-        torch.testing.assert_close(hidden_states(view, ids, layout_of("causal", kernel)), stock, atol=2e-5, rtol=1e-4)
+        hidden = hidden_states(view, ids, layout_of("causal", kernel))
+        torch.testing.assert_close(hidden, stock, atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(logits(view, hidden), base(ids).logits, atol=2e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["Llama", "Mistral", "Qwen2", "Qwen3", "Gemma3"])
@@ -112,6 +114,32 @@ def test_padding_and_packing_change_nothing(family: str, name: str, kernel: str)
             torch.testing.assert_close(rows, alone[number], atol=1e-4, rtol=1e-4)
     for found, expected in zip(packed, alone, strict=True):
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.inference_mode()
+def test_neighbours_and_padding_leak_nothing(family: str, name: str, kernel: str) -> None:
+    """Exactly: every token of a neighbour in the row, and every padding id, is changed, and not one bit moves."""
+    view = shared_view(tiny(family))
+    roles = torch.tensor(LAYOUTS[name])
+    lengths = [9, 5, 7]
+    layout = Layout.of(Tokens.packed(lengths, torch.cat([roles[:length] for length in lengths])[None]), kernel)
+    row = torch.arange(3, 3 + 21)[None]
+    before = hidden_states(view, row, layout)[0]  # (21, hidden)
+    changed = row.clone()
+    changed[0, 9:14] += 40
+    moved = (hidden_states(view, changed, layout)[0] != before).any(dim=-1)
+    assert moved.tolist() == [9 <= place < 14 for place in range(21)]
+    for side in ("left", "right"):
+        tokens = Tokens.padded([9, 5], torch.stack([roles, roles]), side=side)
+        ids = torch.arange(3, 3 + 18).view(2, 9)
+        other = torch.where(tokens.is_padding, ids + 40, ids)
+        real = ~tokens.is_padding
+        assert int(real.sum()) == 14
+        found, expected = (hidden_states(view, item, Layout.of(tokens, kernel))[real] for item in (other, ids))
+        assert torch.equal(found, expected) and bool(found.isfinite().all())
 
 
 @torch.inference_mode()

@@ -91,6 +91,33 @@ def test_block_mask_is_the_same_rule() -> None:
     assert torch.equal(found, seen(layout))
 
 
+@pytest.mark.parametrize("window", [None, 1, 2, 4])
+@pytest.mark.parametrize("name", ["causal", "bidirectional", "infill"])
+def test_block_mask_with_windows_and_a_cache(name: str, window: int | None) -> None:
+    is_span = {"causal": [True] * 6, "bidirectional": [False] * 6, "infill": [False, True, True, False, True, False]}
+    keys = Tokens.padded([6, 4], torch.tensor([is_span[name]] * 2)).with_sinks()
+    queries = Tokens(keys.text[:, 3:], keys.is_span[:, 3:], keys.position[:, 3:])
+    for layout in (Layout.of(keys, "flex"), Layout(queries, keys, "flex")):
+        rule = layout.block_mask(window).mask_mod
+        b, q, k = torch.meshgrid(
+            torch.arange(2), torch.arange(layout.queries.text.shape[1]), torch.arange(6), indexing="ij"
+        )
+        expected = may_see(layout.queries, layout.keys, window)
+        assert torch.equal(rule(b, torch.zeros_like(b), q, k), expected)
+
+
+def test_a_prefix_and_an_infill_of_six_tokens_by_hand() -> None:
+    prefix = Layout.packed("prefix", [4, 2], prefix=[2, 1])
+    assert torch.equal(seen(prefix), grid("xx.... xx.... xxx... xxxx.. ....x. ....xx"))
+    infill = Layout.padded("infill", [6], is_span=torch.tensor([[False, True, True, False, True, False]]))
+    assert torch.equal(seen(infill), grid("x..x.x xx.x.x xxxx.x x..x.x xxxxxx x..x.x"))
+    # windows measure positions, and those reserved for a span count
+    gapped = Layout.padded(
+        "infill", [4], is_span=torch.tensor([[False, True, False, False]]), positions=torch.tensor([[0, 1, 4, 5]])
+    )
+    assert torch.equal(seen(gapped, window=3), grid("x... xxx. ..xx ..xx"))
+
+
 def test_wrong_names_and_shapes() -> None:
     with pytest.raises(ValueError, match="unknown layout"):
         roles("sideways", [3])
