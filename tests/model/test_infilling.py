@@ -2,7 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
+import torch
 
 from ambilm.errors import UserError
 from ambilm.model import infilling
@@ -63,6 +65,7 @@ def test_text_around_the_blank_is_kept(smollm2: "AmbiLM") -> None:
         (ONE, {"max_tokens": 0}, "at least 1"),
         (ONE, {"min_tokens": 9, "max_tokens": 3}, "larger than"),
         (ONE, {"num_candidates": 0}, "at least 1"),
+        (ONE, {"num_candidates": 3, "top_k": 2}, "fewer than 3 first tokens"),
         ("word " * 9000 + "[BLANK]", {}, "shorten the text"),
     ],
 )
@@ -73,6 +76,12 @@ def test_mistakes(smollm2: "AmbiLM", text: str, options: dict[str, object], word
 
 def test_scores(smollm2: "AmbiLM") -> None:
     score = smollm2.score("The cat sat on the mat.")
+    ids = [smollm2.settings.start_token_id, *smollm2.tokenizer("The cat sat on the mat.")["input_ids"]]
+    with torch.inference_mode():
+        stock = torch.log_softmax(smollm2.base(torch.tensor([ids])).logits[0], -1)
+    by_hand = stock[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+    np.testing.assert_allclose(score.log_probs, by_hand, atol=1e-3)
+    assert "".join(score.tokens) == "The cat sat on the mat." and score.total == pytest.approx(float(by_hand.sum()), abs=1e-2)
     assert len(score.tokens) == len(score.log_probs) and (score.log_probs < 0).all() and score.perplexity > 1
     right, wrong = (smollm2.score("She [BLANK] home.", [span]).total for span in ("went", "purple"))
     assert right > wrong

@@ -24,7 +24,7 @@ from ambilm.model.forward import hidden_states, logits
 from ambilm.model.settings import BLANK, Settings
 
 # A span that reaches its bound is cut where the model gave its end at least this probability.
-LIKELY_END = 0.1
+LIKELY_END = 0.02
 
 
 @dataclass(frozen=True)
