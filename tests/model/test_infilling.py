@@ -81,7 +81,9 @@ def test_scores(smollm2: "AmbiLM") -> None:
         stock = torch.log_softmax(smollm2.base(torch.tensor([ids])).logits[0], -1)
     by_hand = stock[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
     np.testing.assert_allclose(score.log_probs, by_hand, atol=1e-3)
-    assert "".join(score.tokens) == "The cat sat on the mat." and score.total == pytest.approx(float(by_hand.sum()), abs=1e-2)
+    assert "".join(score.tokens) == "The cat sat on the mat." and score.total == pytest.approx(
+        float(by_hand.sum()), abs=1e-2
+    )
     assert len(score.tokens) == len(score.log_probs) and (score.log_probs < 0).all() and score.perplexity > 1
     right, wrong = (smollm2.score("She [BLANK] home.", [span]).total for span in ("went", "purple"))
     assert right > wrong

@@ -142,7 +142,9 @@ def test_options_of_encode(smollm2: "AmbiLM") -> None:
         smollm2.encode(["a", 3])  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize("text", ["", "x", "\U0001f600" * 3, "nospace" * 40, "abcdefghi " * 1000, "a\x00b", "a\ud800b", " "])
+@pytest.mark.parametrize(
+    "text", ["", "x", "\U0001f600" * 3, "nospace" * 40, "abcdefghi " * 1000, "a\x00b", "a\ud800b", " "]
+)
 def test_strange_texts_have_finite_vectors(smollm2: "AmbiLM", text: str) -> None:
     for options in ({}, {"prompt": "", "layout": "bidirectional", "pooling": "mean"}):
         assert np.isfinite(smollm2.encode(text, max_length=64, **options)).all()  # type: ignore[arg-type]

@@ -67,7 +67,11 @@ def test_packed_step_equals_three_passes(tiny_model: Path, pooling: str, sink: b
 def test_a_text_that_is_the_anchor_is_no_negative(tiny_model: Path) -> None:
     """One pair whose hard negative is its own anchor (or positive): nothing is left to tell apart."""
     model = AmbiLM.from_pretrained(tiny_model, dtype="float32")
-    hybrid, anchor, positive = infill_view(range(100, 120), [(4, 12)], [8], 2), plain_view([5, 6, 7]), plain_view([8, 9])
+    hybrid, anchor, positive = (
+        infill_view(range(100, 120), [(4, 12)], [8], 2),
+        plain_view([5, 6, 7]),
+        plain_view([8, 9]),
+    )
     for negative, is_zero in ((anchor, True), (positive, True), (plain_view([50, 60]), False)):
         losses = packed_losses(model.view, StepViews([hybrid], [anchor], [positive], [negative]), LossSettings())
         assert losses.sscl is not None and (losses.sscl.item() == 0) == is_zero

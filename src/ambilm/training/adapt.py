@@ -101,7 +101,11 @@ def _check_output(output: Path, resume: bool, overwrite: bool) -> None:
 
 def _sources(model: str, text: Sequence[str], pairs: Sequence[str]) -> dict[str, Any]:
     """Names without folders: they name no machine, and a moved run can go on."""
-    return {"model": Path(model).name, "text": [Path(item).name for item in text], "pairs": [Path(item).name for item in pairs]}
+    return {
+        "model": Path(model).name,
+        "text": [Path(item).name for item in text],
+        "pairs": [Path(item).name for item in pairs],
+    }
 
 
 def _settings(recipe: Recipe, loaded: AmbiLM) -> Settings:
