@@ -65,12 +65,18 @@ def attend(
     if layout.is_packed and layout.kernel in ("sdpa", "eager"):
         output = _attend_packed(query, key, value, scaling, sliding_window, softcap, layout)
     else:
-        output = _kernel(layout, softcap)(query, key, value, scaling, sliding_window, softcap, layout)
+        output = _kernel(layout, softcap, query)(query, key, value, scaling, sliding_window, softcap, layout)
     return output, None
 
 
-def _kernel(layout: Layout, softcap: float | None) -> Callable[..., Tensor]:
-    name = "eager" if layout.kernel == "sdpa" and softcap is not None else layout.kernel
+# Up to this length training on a CPU keeps the attention weights: the backward pass of the flash kernel there takes five
+# times as long as three plain products (bfloat16, 24 texts of 50 tokens: 33 ms a layer against 6.6; docs/log.md).
+SHORT = 256
+
+
+def _kernel(layout: Layout, softcap: float | None, query: Tensor) -> Callable[..., Tensor]:
+    trains_short = query.requires_grad and query.device.type == "cpu" and layout.keys.text.shape[1] <= SHORT
+    name = "eager" if layout.kernel == "sdpa" and (softcap is not None or trains_short) else layout.kernel
     return KERNELS[name]
 
 
@@ -96,8 +102,8 @@ def _eager(
     query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None, softcap: float | None, layout: Layout
 ) -> Tensor:  # fmt: skip
     heads, dimension = query.shape[1], query.shape[-1]
-    scores = query @ _grouped(key, heads).transpose(2, 3)  # (batch, heads, queries, keys)
-    scores = scores * (scaling or dimension**-0.5)
+    scaled = query * (scaling or dimension**-0.5)
+    scores = scaled @ _grouped(key, heads).transpose(2, 3)  # (batch, heads, queries, keys)
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     scores = scores + layout.additive_mask(window, scores.dtype)
@@ -183,6 +189,7 @@ def _attend_packed(
             return rows.view(texts, longest, *rows.shape[1:]).transpose(1, 2)  # (texts, heads, longest, head dimension)
 
         inner = layout.bucket_layout(number)
-        output = _kernel(inner, softcap)(gather(query), gather(key), gather(value), scaling, window, softcap, inner)
+        kernel = _kernel(inner, softcap, query)
+        output = kernel(gather(query), gather(key), gather(value), scaling, window, softcap, inner)
         outputs.append(output.reshape(texts * longest, *output.shape[2:]))  # (texts * longest, heads, head dimension)
     return torch.cat(outputs).index_select(0, inverse)[None]  # (1, row length, heads, head dimension)

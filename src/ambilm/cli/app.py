@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 import ambilm
 from ambilm.cli import adapt, chat, compare, demo, embed, evaluate, generate, infill, tokens
 from ambilm.errors import UserError
+from ambilm.memory import keep_freed_memory
 
 INTERNAL_ERROR, USER_ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
@@ -93,6 +94,7 @@ app.command("demo")(demo.demo)
 
 def main() -> None:
     """Entry point of the console script ``ambilm``."""
+    keep_freed_memory()
     try:
         app(prog_name="ambilm")
     except SystemExit as end:

@@ -15,6 +15,7 @@ import torch
 
 from ambilm.adaptation import AdapterSettings, add_adapter, trainable_parameters
 from ambilm.errors import UserError
+from ambilm.memory import keep_freed_memory
 from ambilm.model.ambilm import AmbiLM
 from ambilm.model.encoding import PromptedTokenizer
 from ambilm.model.settings import Settings
@@ -54,6 +55,7 @@ def adapt(
     Raises:
         UserError: for text, pairs or settings that cannot work, before training starts.
     """
+    keep_freed_memory()
     _check_output(output, resume, overwrite)
     loaded = AmbiLM.from_pretrained(model, dtype=dtype)
     if loaded.is_adapted:
