@@ -30,7 +30,18 @@ def test_help_names_every_command_without_importing_torch() -> None:
     script = "import sys; from ambilm.cli import app\ntry: app(['--help'])\nfinally: assert 'torch' not in sys.modules"
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert shown.returncode == 0, shown.stderr
-    for command in ("adapt", "embed", "tokens", "infill", "generate", "chat", "evaluate", "compare", "dependence", "demo"):
+    for command in (
+        "adapt",
+        "embed",
+        "tokens",
+        "infill",
+        "generate",
+        "chat",
+        "evaluate",
+        "compare",
+        "dependence",
+        "demo",
+    ):
         assert f" {command} " in shown.stdout
 
 
