@@ -1,7 +1,8 @@
 """Adapters on the view: LoRA (through PEFT) or full fine-tuning of a group of modules.
 
 The groups are found by the names that decoder families share, so no family needs a list of its own:
-``att`` (query, key, value, output projections), ``ffn`` (gate, up, down projections) and ``emb`` (token embeddings).
+``att`` (query, key, value, output projections), ``ffn`` (gate, up, down projections), ``ffn_gate`` (up and down, as the
+UBMoE paper names it), ``emb`` (token embeddings) and ``all``.
 """
 
 from __future__ import annotations
@@ -30,13 +31,18 @@ from ambilm.errors import UserError
 MODULE_GROUPS = {
     "att": re.compile(r"(^|\.)(self_)?attn(\.|$)|(^|\.)(self_)?attention(\.|$)"),
     "ffn": re.compile(r"(^|\.)(mlp|ffn|feed_forward)(\.|$)"),
+    # Li et al. 2025: up and down without the gate; a fused gate-and-up, or an FFN without a gate, is taken whole.
+    "ffn_gate": re.compile(r"(^|\.)(mlp|ffn|feed_forward)\.(?!gate_proj|w1$)"),
 }
+ALL = "att+ffn+emb"
 
 
 class AdapterSettings(BaseModel):
     """How the view is adapted."""
 
-    modules: str = Field("att+ffn", description="module groups joined by '+': att, ffn, emb")
+    modules: str = Field(
+        "att+ffn", description="module groups joined by '+': att, ffn, ffn_gate (up and down), emb; or all"
+    )
     tuning: Literal["lora", "full"] = Field("lora", description="lora, or full fine-tuning of the chosen modules")
     rank: int = Field(16, ge=1, description="rank of the LoRA difference")
     alpha: float = Field(32.0, gt=0, description="LoRA scale: the difference counts alpha / rank")
@@ -50,7 +56,7 @@ def module_names(model: PreTrainedModel, groups: str) -> list[str]:
     Raises:
         UserError: for a group that does not exist or that this architecture has no module of.
     """
-    wanted = groups.split("+")
+    wanted = (ALL if groups == "all" else groups).split("+")
     names: list[str] = []
     for group in wanted:
         if group == "emb":
@@ -62,7 +68,9 @@ def module_names(model: PreTrainedModel, groups: str) -> list[str]:
                 if isinstance(module, nn.Linear | Conv1D) and MODULE_GROUPS[group].search(name)
             ]
         else:
-            raise UserError(f"Unknown module group {group!r} in modules={groups!r}: join att, ffn, emb with '+'.")
+            raise UserError(
+                f"Unknown module group {group!r} in modules={groups!r}: join att, ffn, ffn_gate, emb with '+', or all."
+            )
         if not found:
             raise UserError(f"{type(model).__name__} has no module of group {group!r}: choose another modules=.")
         names += found

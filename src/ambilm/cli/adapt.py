@@ -61,18 +61,22 @@ def adapt(
         str, typer.Argument(metavar="RECIPE", help="Name of a recipe; they are listed below.", show_default=False)
     ],
     model: Annotated[str, typer.Option(metavar="M", help="Packaged name, directory, .gguf file or hub id.")],
-    text: Annotated[
-        list[str],
-        typer.Option(
-            metavar="FILE...", help=".txt, .jsonl(.gz), .parquet, a folder or a hub data set; several may follow."
-        ),
-    ],
     output: Annotated[
         Path, typer.Option(metavar="DIR", help="Directory for the adapted model, its log and checkpoints.")
     ],
+    text: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE...",
+            help=".txt, .jsonl(.gz), .parquet, a folder or a hub data set; several may follow.",
+            show_default=False,
+        ),
+    ] = None,
     pairs: Annotated[
         list[str] | None,
-        typer.Option(metavar="FILE...", help="Paraphrases: .jsonl(.gz) with anchor and positive.", show_default=False),
+        typer.Option(
+            metavar="FILE...", help="Pairs: .jsonl(.gz) with anchor, positive and perhaps negative.", show_default=False
+        ),
     ] = None,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Steps in all; stages keep their shares.", show_default=False)
@@ -92,7 +96,7 @@ def adapt(
     """
     kind = find_recipe(recipe)
     chosen = make_recipe(kind, settings or [], steps, seed)
-    for source in text:
+    for source in text or []:
         check_source(source, "--text")
     for source in pairs or []:
         check_source(source, "--pairs")
@@ -103,7 +107,7 @@ def adapt(
     directory = train(
         chosen,
         model=model,
-        text=text,
+        text=text or [],
         output=output,
         pairs=pairs or [],
         resume=resume,

@@ -68,7 +68,11 @@ def mean_prediction_losses(
         objective code to scalar; an objective without a single place gives a zero that carries no gradient.
     """
     chosen = targets != NO_TARGET
+    if not bool(chosen.any()):
+        return {code: torch.zeros((), device=hidden.device) for code in which}
     # The vocabulary is the widest matrix of a small model: no row of it is computed that no loss asks for.
     losses = token_losses(view, hidden[chosen], targets[chosen])  # (targets,)
     owner = objective[chosen]
-    return {code: losses[owner == code].mean() if bool((owner == code).any()) else torch.zeros(()) for code in which}
+    return {
+        code: losses[owner == code].mean() if bool((owner == code).any()) else losses.new_zeros(()) for code in which
+    }

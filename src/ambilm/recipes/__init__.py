@@ -1,9 +1,22 @@
 """Recipes: a method is a typed choice over shared parts. One file each."""
 
-from ambilm.recipes.base import Recipe
+from ambilm.recipes.base import PairSettings, Recipe, SpanSettings
+from ambilm.recipes.bidirectional import Bidirectional
 from ambilm.recipes.causal_control import CausalControl
 from ambilm.recipes.magnet import Magnet
 
-RECIPES: dict[str, type[Recipe]] = {"magnet": Magnet, "causal_control": CausalControl}
+RECIPES: dict[str, type[Recipe]] = {
+    "magnet": Magnet,
+    "bidirectional": Bidirectional,
+    "causal_control": CausalControl,
+}
 
-__all__ = ["RECIPES", "CausalControl", "Magnet", "Recipe"]
+__all__ = [
+    "RECIPES",
+    "Bidirectional",
+    "CausalControl",
+    "Magnet",
+    "PairSettings",
+    "Recipe",
+    "SpanSettings",
+]

@@ -1,12 +1,13 @@
-"""What every recipe shares: the adapter, the optimiser, the text."""
+"""What recipes share: the adapter and the optimiser; texts that lose spans; pairs that are compared."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ambilm.adaptation import AdapterSettings
+from ambilm.model.settings import Pooling
 
 
 class Recipe(AdapterSettings):
@@ -22,6 +23,16 @@ class Recipe(AdapterSettings):
     weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay")
     clip: float = Field(1.0, gt=0, description="largest gradient norm")
     max_length: int = Field(128, ge=16, description="longest piece of a text, in tokens")
+    checkpoint_every: int = Field(50, ge=1, description="steps between checkpoints")
+
+    @property
+    def total_steps(self) -> int:
+        raise NotImplementedError
+
+
+class SpanSettings(BaseModel):
+    """Texts that lose spans, for recipes that learn to fill them in."""
+
     texts_per_step: int = Field(16, ge=1, description="texts that lose spans and tokens in each step")
     span_tokens_min: int = Field(8, ge=1, description="shortest missing span of random place, in tokens")
     span_tokens_max: int = Field(32, ge=1, description="longest missing span, in tokens")
@@ -29,7 +40,6 @@ class Recipe(AdapterSettings):
         0.5, ge=0, le=1, description="share of texts that lose a whole sentence, where they have one"
     )
     second_span: float = Field(0.15, ge=0, le=1, description="share of texts that lose a second span")
-    checkpoint_every: int = Field(50, ge=1, description="steps between checkpoints")
 
     @model_validator(mode="after")
     def _spans_fit(self) -> Self:
@@ -37,6 +47,24 @@ class Recipe(AdapterSettings):
             raise ValueError("span_tokens_min is larger than span_tokens_max")
         return self
 
-    @property
-    def total_steps(self) -> int:
-        raise NotImplementedError
+
+class PairSettings(BaseModel):
+    """Pairs whose sentence vectors are pulled together, for recipes with a contrastive objective."""
+
+    views: Literal["pairs", "dropout", "both"] | None = Field(
+        None,
+        description="what is compared: the pairs of --pairs, one text under two dropout masks, or both; by what is given",
+    )
+    pairs_per_step: int = Field(48, ge=2, description="pairs compared in each step")
+    pair_tokens_max: int = Field(48, ge=4, description="longest text of a pair, in tokens")
+    temperature: float = Field(0.05, gt=0, description="temperature of the contrastive loss")
+    attention_dropout: float = Field(
+        0.1, ge=0, lt=1, description="attention dropout for dropout views (Llama-shaped models have none of their own)"
+    )
+    pooling: Pooling = Field("last", description="sentence vector: last (an appended end token), mean, weighted_mean")
+    prompt: str = Field("", description="prefix of every text that is embedded, or a template with {text}; '' for none")
+    sink: bool = Field(
+        True,
+        description="the start token of every text sees only itself, which keeps the attention sink that the model learned;"
+        " false: the paper's mask",
+    )

@@ -9,10 +9,10 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from ambilm.recipes.base import Recipe
+from ambilm.recipes.base import Recipe, SpanSettings
 
 
-class CausalControl(Recipe):
+class CausalControl(SpanSettings, Recipe):
     """Settings of the control."""
 
     name: ClassVar[str] = "causal_control"

@@ -5,15 +5,15 @@ What the paper leaves open is a choice here, named and described; ``docs/magnet.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field
 
-from ambilm.model.settings import MAGNET_PROMPT, Pooling
-from ambilm.recipes.base import Recipe
+from ambilm.model.settings import MAGNET_PROMPT
+from ambilm.recipes.base import PairSettings, Recipe, SpanSettings
 
 
-class Magnet(Recipe):
+class Magnet(PairSettings, SpanSettings, Recipe):
     """Settings of MAGNET."""
 
     name: ClassVar[str] = "magnet"
@@ -47,23 +47,7 @@ class Magnet(Recipe):
         0.3, ge=0, le=1, description="share of texts whose gap is exactly the length of the span"
     )
 
-    views: Literal["pairs", "dropout", "both"] | None = Field(
-        None,
-        description="SSCL views: paraphrases (--pairs), one text under two dropout masks, or both; by what is given",
-    )
-    pairs_per_step: int = Field(48, ge=2, description="pairs compared in each step of the second stage")
-    pair_tokens_max: int = Field(48, ge=4, description="longest text of a pair, in tokens")
-    temperature: float = Field(0.05, gt=0, description="temperature of the contrastive loss")
-    attention_dropout: float = Field(
-        0.1, ge=0, lt=1, description="attention dropout for dropout views (Llama-shaped models have none of their own)"
-    )
-    pooling: Pooling = Field("last", description="sentence vector: last (an appended end token), mean, weighted_mean")
     prompt: str = Field(MAGNET_PROMPT, description="prefix of every text that is embedded; '' for none")
-    sink: bool = Field(
-        True,
-        description="the start token of every text sees only itself, which keeps the attention sink that the model learned;"
-        " false: the paper's mask",
-    )
     packed: bool = Field(
         True, description="all views in one packed forward pass; false: three padded passes, the reference"
     )

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from ambilm.adaptation import AdapterSettings, add_adapter, trainable_parameters
@@ -19,11 +18,10 @@ from ambilm.memory import keep_freed_memory
 from ambilm.model.ambilm import AmbiLM
 from ambilm.model.encoding import PromptedTokenizer
 from ambilm.model.settings import Settings
-from ambilm.objectives import View, causal_span_view, infill_view, plain_view
-from ambilm.objectives.views import Masking
-from ambilm.recipes import CausalControl, Magnet, Recipe
-from ambilm.training.draws import MASKS, PAIRS, DrawnText, PairDraws, TextDraws, ends_sentence, stream
-from ambilm.training.losses import LossSettings, StepLosses, StepViews, packed_losses, three_pass_losses
+from ambilm.recipes import Bidirectional, Magnet, PairSettings, Recipe, SpanSettings
+from ambilm.training.draws import TextDraws, Texts, ends_sentence
+from ambilm.training.losses import LossSettings, StepLosses, packed_losses, three_pass_losses
+from ambilm.training.step_views import ControlViews, MagnetViews, PairViews
 from ambilm.training.text import read_pairs, read_texts
 from ambilm.training.tokens import PairStore, TokenStore, fingerprint
 from ambilm.training.trainer import Trainer
@@ -44,7 +42,8 @@ def adapt(
     """Adapts ``model`` with ``recipe`` on the texts and writes a model directory.
 
     Args:
-        text: files, folders or a hub data set; every entry gives an equal share of the texts of a step.
+        text: files, folders or a hub data set; every entry gives an equal share of the texts of a step. Empty for a
+            recipe that compares ``pairs`` only.
         pairs: paraphrase files, for recipes that compare sentences.
         resume: go on from the checkpoint in ``output``; the result equals the uninterrupted run's bit for bit.
         overwrite: throw an earlier run in ``output`` away.
@@ -57,6 +56,8 @@ def adapt(
     """
     keep_freed_memory()
     _check_output(output, resume, overwrite)
+    if not text and _needs_text(recipe, pairs):
+        raise UserError(f"Recipe {recipe.name} reads running text: give --text FILE.")
     loaded = AmbiLM.from_pretrained(model, dtype=dtype)
     if loaded.is_adapted:
         raise UserError(f"{model} is adapted already: give the base model, or its merged export.")
@@ -88,6 +89,12 @@ def adapt(
     return output
 
 
+def _needs_text(recipe: Recipe, pairs: Sequence[str]) -> bool:
+    """Whether the recipe reads running text; one that compares the pairs of a file does not."""
+    only_pairs = isinstance(recipe, PairSettings) and bool(pairs) and recipe.views in (None, "pairs")
+    return isinstance(recipe, SpanSettings) or not only_pairs
+
+
 def _check_output(output: Path, resume: bool, overwrite: bool) -> None:
     if output.exists() and not output.is_dir():
         raise UserError(f"--output {output} is a file: give a directory.")
@@ -113,22 +120,25 @@ def _sources(model: str, text: Sequence[str], pairs: Sequence[str]) -> dict[str,
 def _settings(recipe: Recipe, loaded: AmbiLM) -> Settings:
     """What the adapted model will use by default."""
     settings = loaded.settings.model_copy(update={"recipe": recipe.name})
-    if not isinstance(recipe, Magnet):
+    if not isinstance(recipe, PairSettings):
         return settings
-    if recipe.mask_token is not None:
-        identifier = loaded.tokenizer.get_vocab().get(recipe.mask_token)
-        if identifier is None:
-            raise UserError(
-                f"mask_token={recipe.mask_token!r} is not one token of the vocabulary: leave it out or name another."
-            )
-        settings.mask_token_id = identifier
     settings.layout = "bidirectional"
     settings.sink = recipe.sink
     settings.pooling = recipe.pooling
     settings.prompt = recipe.prompt
     settings.append_end = recipe.pooling == "last"
-    settings.word_shift = 1
+    if isinstance(recipe, Magnet):
+        settings.word_shift = 1
+        if recipe.mask_token is not None:
+            settings.mask_token_id = _mask_token(loaded, recipe.mask_token)
     return settings
+
+
+def _mask_token(loaded: AmbiLM, token: str) -> int:
+    identifier = loaded.tokenizer.get_vocab().get(token)
+    if identifier is None:
+        raise UserError(f"mask_token={token!r} is not one token of the vocabulary: leave it out or name another.")
+    return int(identifier)
 
 
 def _text_stores(recipe: Recipe, loaded: AmbiLM, text: Sequence[str], output: Path) -> list[TokenStore]:
@@ -152,7 +162,7 @@ def _text_stores(recipe: Recipe, loaded: AmbiLM, text: Sequence[str], output: Pa
 
 
 def _pair_store(recipe: Recipe, loaded: AmbiLM, pairs: Sequence[str], output: Path) -> PairStore | None:
-    if not isinstance(recipe, Magnet) or recipe.stage2_steps == 0:
+    if not isinstance(recipe, PairSettings) or (isinstance(recipe, Magnet) and recipe.stage2_steps == 0):
         return None
     wanted = recipe.views or ("pairs" if pairs else "dropout")
     if wanted == "dropout":
@@ -200,83 +210,31 @@ def _stage(recipe: Recipe) -> Callable[[int], int]:
 
 
 def _losses(recipe: Recipe, loaded: AmbiLM, stores: list[TokenStore], pair_store: PairStore | None) -> Losses:
-    texts = TextDraws(stores, recipe, loaded.settings.start_token_id, ends_sentence(loaded.tokenizer))
-    if texts.short:
-        print(f"{texts.short:,} texts are shorter than a span and its context: skipped", file=sys.stderr)
-    view = loaded.view
-    if isinstance(recipe, CausalControl):
-        return lambda step: packed_losses(view, StepViews(_control_views(texts.step(step))), LossSettings())
-    if not isinstance(recipe, Magnet):
+    """From a step number to the losses of the recipe."""
+    view, settings = loaded.view, loaded.settings
+    if isinstance(recipe, Bidirectional):
+        texts = Texts(stores, recipe.seed, needed=1) if stores else None
+        pairs = PairViews(recipe, recipe.seed, settings, texts, pair_store, recipe.drawn_negatives)
+        losses = LossSettings(
+            temperature=recipe.temperature, pooling=recipe.pooling, dropout=pairs.dropout, sink=recipe.sink
+        )
+        return lambda step: packed_losses(view, pairs(step), losses)
+    if not isinstance(recipe, SpanSettings):
         raise UserError(f"Recipe {recipe.name} has no losses of its own.")
-    make = _MagnetViews(recipe, loaded.settings, len(loaded.tokenizer), texts, pair_store)
-    dropout = recipe.attention_dropout if make.uses_dropout else 0.0
-    settings = LossSettings(
-        recipe.lambda_mntp, recipe.lambda_msg, recipe.lambda_sscl, recipe.temperature, recipe.pooling, dropout,
+    drawn = TextDraws(stores, recipe, recipe.seed, settings.start_token_id, ends_sentence(loaded.tokenizer))
+    if drawn.short:
+        print(f"{drawn.short:,} texts are shorter than a span and its context: skipped", file=sys.stderr)
+    if not isinstance(recipe, Magnet):
+        control = ControlViews(drawn)
+        return lambda step: packed_losses(view, control(step), LossSettings())
+    clean = PairViews(recipe, recipe.seed, settings, drawn, pair_store)
+    make = MagnetViews(recipe, settings, len(loaded.tokenizer), drawn, clean)
+    losses = LossSettings(
+        recipe.lambda_mntp, recipe.lambda_msg, recipe.lambda_sscl, recipe.temperature, recipe.pooling, make.dropout,
         recipe.sink,
     )  # fmt: skip
     compute = packed_losses if recipe.packed else three_pass_losses
-    return lambda step: compute(view, make(step), settings)
-
-
-def _control_views(drawn: list[DrawnText]) -> list[View]:
-    return [causal_span_view(text.ids, text.spans) for text in drawn]
-
-
-class _MagnetViews:
-    """From a step number to the views of MAGNET's three objectives."""
-
-    def __init__(
-        self, recipe: Magnet, settings: Settings, vocabulary: int, texts: TextDraws, pair_store: PairStore | None
-    ) -> None:
-        self.recipe, self.settings, self.texts = recipe, settings, texts
-        self.masking = Masking(
-            recipe.mask_probability, settings.mask_token_id, vocabulary, recipe.mask_replaced, recipe.mask_random
-        )
-        self.kind = recipe.views or ("dropout" if pair_store is None else "pairs")
-        from_file = recipe.pairs_per_step // 2 if self.kind == "both" else recipe.pairs_per_step
-        self.pairs = PairDraws(pair_store, recipe.seed, from_file) if pair_store is not None else None
-
-    @property
-    def uses_dropout(self) -> bool:
-        return self.kind != "pairs" and self.recipe.stage2_steps > 0
-
-    def __call__(self, step: int) -> StepViews:
-        random = stream(self.recipe.seed, step, MASKS)
-        hybrid = [self._hybrid(text, random) for text in self.texts.step(step)]
-        second = step - self.recipe.stage1_steps
-        if second < 0:
-            return StepViews(hybrid)
-        rows = self.pairs.step(second) if self.pairs is not None else []
-        rows += self._same_texts(second, self.recipe.pairs_per_step - len(rows))
-        return StepViews(
-            hybrid,
-            [self._clean(anchor) for anchor, _, _ in rows],
-            [self._clean(positive) for _, positive, _ in rows],
-            [self._clean(negative) for _, _, negative in rows if negative is not None],
-        )
-
-    def _hybrid(self, text: DrawnText, random: np.random.Generator) -> View:
-        recipe = self.recipe
-        natural = random.random() < recipe.natural_gap
-        gaps = [
-            stop - start + (0 if natural else int(random.integers(0, recipe.gap_jitter + 1)))
-            for start, stop in text.spans
-        ]
-        clean = random.random() < recipe.clean_share
-        masking = None if clean else self.masking
-        return infill_view(text.ids, text.spans, gaps, self.settings.end_of_span_token_id, masking, random)
-
-    def _clean(self, ids: np.ndarray) -> View:
-        settings = self.settings
-        start = [settings.start_token_id] if settings.sink else []
-        end = [settings.end_token_id] if settings.append_end and "{text}" not in settings.prompt else []
-        return plain_view(np.concatenate([start, ids, end]).astype(np.int64))
-
-    def _same_texts(self, step: int, count: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
-        """Texts that are compared with themselves under other dropout masks."""
-        start = int(stream(self.recipe.seed, step, PAIRS).integers(2**40))
-        texts = [self.texts.text(start + number)[: self.recipe.pair_tokens_max] for number in range(count)]
-        return [(ids, ids, None) for ids in texts]
+    return lambda step: compute(view, make(step), losses)
 
 
 def _rehearse(recipe: Recipe, loaded: AmbiLM, losses: Losses, trainer: Trainer) -> None:

@@ -14,14 +14,14 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from ambilm.errors import UserError
-from ambilm.recipes.base import Recipe
+from ambilm.recipes.base import SpanSettings
 from ambilm.training.tokens import PairStore, TokenStore, shuffled_order
 
 SENTENCE_TOKENS = (4, 48)  # shortest and longest sentence that is removed whole
 CONTEXT_TOKENS = 4  # a text that loses a span keeps at least so many tokens
 
 # Independent random streams of a step.
-SPANS, MASKS, PAIRS, DROPOUT = range(4)
+SPANS, MASKS, PAIRS, DROPOUT, NEGATIVES = range(5)
 
 
 def stream(seed: int, step: int, purpose: int) -> np.random.Generator:
@@ -57,33 +57,42 @@ class DrawnText:
     spans: list[tuple[int, int]]
 
 
-class TextDraws:
-    """Texts of a step: an equal share from every source, so that a large file does not drown a small one.
+class Texts:
+    """Texts by the number of the draw: an equal share from every source, so that a large file does not drown a small one.
 
-    Texts that are shorter than a span and a little context are skipped; ``short`` counts them.
+    Texts shorter than ``needed`` tokens are skipped; ``short`` counts them.
 
     Raises:
         UserError: when a source has no text that is long enough.
     """
 
-    def __init__(self, stores: Sequence[TokenStore], recipe: Recipe, start_token: int, closing: np.ndarray) -> None:
-        self.stores, self.recipe, self.start, self.closing = stores, recipe, start_token, closing
-        needed = recipe.span_tokens_min + CONTEXT_TOKENS
+    def __init__(self, stores: Sequence[TokenStore], seed: int, needed: int) -> None:
+        self.stores = stores
         self.fitting = [np.flatnonzero(store.lengths >= needed) for store in stores]
         self.short = sum(len(store) - len(fitting) for store, fitting in zip(stores, self.fitting, strict=True))
         if any(not len(fitting) for fitting in self.fitting):
             raise UserError(
                 f"--text holds no text of {needed} tokens or more: lower span_tokens_min or give longer texts."
             )
-        self.walks = [Shuffled(len(fitting), recipe.seed + number) for number, fitting in enumerate(self.fitting)]
+        self.walks = [Shuffled(len(fitting), seed + number) for number, fitting in enumerate(self.fitting)]
 
     def text(self, draw: int) -> np.ndarray:
         index, source = divmod(draw, len(self.stores))
         piece = int(self.fitting[source][self.walks[source][index]])
         return np.asarray(self.stores[source][piece], dtype=np.int64)
 
+
+class TextDraws(Texts):
+    """Texts of a step and the spans that they lose; each has room for a span and a little context."""
+
+    def __init__(
+        self, stores: Sequence[TokenStore], recipe: SpanSettings, seed: int, start_token: int, closing: np.ndarray
+    ) -> None:
+        super().__init__(stores, seed, recipe.span_tokens_min + CONTEXT_TOKENS)
+        self.recipe, self.seed, self.start, self.closing = recipe, seed, start_token, closing
+
     def step(self, step: int) -> list[DrawnText]:
-        random = stream(self.recipe.seed, step, SPANS)
+        random = stream(self.seed, step, SPANS)
         count = self.recipe.texts_per_step
         drawn = []
         for number in range(count):

@@ -1,0 +1,77 @@
+"""Bidirectional tuning of a module group: every source of pairs and every group trains, saves, loads and leaves generation."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.families import FAMILIES, tiny
+
+from ambilm import AmbiLM
+from ambilm.adaptation.adapters import module_names
+from ambilm.errors import UserError
+from ambilm.model.settings import REPRESENTATIVE_WORD
+from ambilm.recipes import Bidirectional
+from ambilm.training import adapt
+from ambilm.training.step_views import PairViews
+from ambilm.training.tokens import PairStore
+
+
+def recipe(**changes: Any) -> Bidirectional:
+    return Bidirectional(**{"steps": 2, "pairs_per_step": 4, "checkpoint_every": 1, **changes})
+
+
+@pytest.mark.parametrize("modules", ["ffn", "ffn_gate", "att+emb", "all"])
+@pytest.mark.parametrize("tuning", ["lora", "full"])
+def test_pairs_with_and_without_negatives(
+    tiny_model: Path, pair_file: str, tmp_path: Path, modules: str, tuning: str
+) -> None:
+    before = AmbiLM.from_pretrained(tiny_model, dtype="float32")
+    chosen = recipe(modules=modules, tuning=tuning)
+    output = adapt(chosen, str(tiny_model), [], tmp_path / "run", pairs=[pair_file], dtype="float32")
+    model = AmbiLM.from_pretrained(output, dtype="float32")
+    settings = model.settings
+    assert (settings.recipe, settings.layout, settings.pooling) == ("bidirectional", "bidirectional", "mean")
+    assert settings.prompt == REPRESENTATIVE_WORD and not settings.append_end
+    ids = torch.arange(5, 25)[None]
+    assert torch.equal(model.base(ids).logits, before.base(ids).logits)
+    texts = ["A man eats.", "It rains."]
+    old = before.encode(texts, layout="bidirectional", pooling="mean", prompt=REPRESENTATIVE_WORD)
+    assert not np.allclose(model.encode(texts), old)
+
+
+@pytest.mark.parametrize("changes", [{}, {"drawn_negatives": True}, {"dropout": 0.0}])
+def test_dropout_views_need_text_alone(
+    tiny_model: Path, text_file: str, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    output = adapt(recipe(**changes), str(tiny_model), [text_file], tmp_path / "run")
+    assert np.isfinite(AmbiLM.from_pretrained(output).encode(["a"])).all()
+
+
+def test_without_pairs_or_text_it_says_what_is_missing(tiny_model: Path, pair_file: str, tmp_path: Path) -> None:
+    for options in ({"pairs": []}, {"pairs": [pair_file]}):
+        with pytest.raises(UserError, match="give --text FILE"):
+            adapt(recipe(views="both"), str(tiny_model), [], tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_drawn_negative_is_never_the_anchor_or_the_positive(smollm2: AmbiLM, tmp_path: Path) -> None:
+    rows = [("one", "uno", None), ("two", "uno", None), ("three", "tres", "four")]
+    store = PairStore.build(rows, smollm2.tokenizer, tmp_path / "pairs", max_length=8, fingerprint="")
+    views = PairViews(recipe(pairs_per_step=3), 0, smollm2.settings, None, store, drawn_negatives=True)
+    for step in range(20):
+        drawn = views(step)
+        assert len(drawn.negatives) == 3
+        for anchor, positive, negative in zip(drawn.anchors, drawn.positives, drawn.negatives, strict=True):
+            assert negative.ids.tolist() not in (anchor.ids.tolist(), positive.ids.tolist())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_module_groups_of_every_family(family: str) -> None:
+    model = tiny(family)
+    ffn, without_gate, everything = (set(module_names(model, name)) for name in ("ffn", "ffn_gate", "all"))
+    assert without_gate <= ffn < everything and without_gate
+    gates = {name for name in ffn if name.endswith("gate_proj")}
+    assert ffn - without_gate == gates
+    assert everything == ffn | set(module_names(model, "att")) | set(module_names(model, "emb"))
