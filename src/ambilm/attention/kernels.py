@@ -70,7 +70,7 @@ def attend(
 
 
 # Up to this length training on a CPU keeps the attention weights: the backward pass of the flash kernel there takes five
-# times as long as three plain products (bfloat16, 24 texts of 50 tokens: 33 ms a layer against 6.6; docs/log.md).
+# times as long as batched products (bfloat16, 24 texts of 50 tokens: 33 ms a layer against 6.6; docs/log.md).
 SHORT = 256
 
 
@@ -101,15 +101,20 @@ def _sdpa(
 def _eager(
     query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None, softcap: float | None, layout: Layout
 ) -> Tensor:  # fmt: skip
-    heads, dimension = query.shape[1], query.shape[-1]
+    batch, heads, queries, dimension = query.shape
+
+    def flat(states: Tensor) -> Tensor:  # (batch * heads, length, head dimension)
+        return _grouped(states, heads).reshape(batch * heads, -1, dimension)
+
     scaled = query * (scaling or dimension**-0.5)
-    scores = scaled @ _grouped(key, heads).transpose(2, 3)  # (batch, heads, queries, keys)
+    scores = torch.bmm(flat(scaled), flat(key).transpose(1, 2)).view(batch, heads, queries, -1)
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
-    scores = scores + layout.additive_mask(window, scores.dtype)
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    scores += layout.additive_mask(window, scores.dtype)
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(scores.dtype)  # (batch, heads, queries, keys)
     weights = F.dropout(weights, layout.dropout) if layout.dropout else weights
-    return (weights @ _grouped(value, heads).to(weights.dtype)).transpose(1, 2)
+    output = torch.bmm(weights.flatten(0, 1), flat(value).to(weights.dtype))  # (batch * heads, queries, head dimension)
+    return output.view(batch, heads, queries, dimension).transpose(1, 2)
 
 
 def _flex(
