@@ -40,6 +40,7 @@ def test_help_names_every_command_without_importing_torch() -> None:
         "evaluate",
         "compare",
         "dependence",
+        "export",
         "demo",
     ):
         assert f" {command} " in shown.stdout

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import ambilm
-from ambilm.cli import adapt, chat, compare, demo, dependence, embed, evaluate, generate, infill, tokens
+from ambilm.cli import adapt, chat, compare, demo, dependence, embed, evaluate, export, generate, infill, tokens
 from ambilm.errors import UserError
 from ambilm.memory import keep_freed_memory
 
@@ -90,6 +90,7 @@ app.command("chat")(chat.chat)
 app.command("evaluate")(evaluate.evaluate)
 app.command("compare")(compare.compare)
 app.command("dependence")(dependence.dependence)
+app.command("export")(export.export)
 app.command("demo")(demo.demo)
 
 
