@@ -1,4 +1,4 @@
-"""Which weights do the work in each direction: a second view of the same weights, and adapters on it."""
+"""Which weights do the work in each direction: a second view of the same weights, adapters on it, and two-expert FFNs."""
 
 from ambilm.adaptation.adapters import (
     MODULE_GROUPS,
@@ -9,15 +9,35 @@ from ambilm.adaptation.adapters import (
     save_adapter,
     trainable_parameters,
 )
+from ambilm.adaptation.mixture import (
+    MixtureSettings,
+    Recorder,
+    add_mixture,
+    expert_parameters,
+    gate_parameters,
+    load_mixture,
+    routing,
+    save_mixture,
+    take_experts_from,
+)
 from ambilm.adaptation.views import shared_view
 
 __all__ = [
     "MODULE_GROUPS",
     "AdapterSettings",
+    "MixtureSettings",
+    "Recorder",
     "add_adapter",
+    "add_mixture",
+    "expert_parameters",
+    "gate_parameters",
     "load_adapter",
+    "load_mixture",
     "merged_copy",
+    "routing",
     "save_adapter",
+    "save_mixture",
     "shared_view",
+    "take_experts_from",
     "trainable_parameters",
 ]

@@ -41,6 +41,10 @@ RECIPE = Magnet(
     pooling="last",
     prompt=PROMPT_EOL,
     learning_rate=1e-3,
+    # In so few steps masked contexts and the loud contrastive loss would be paid for by infilling (docs/log.md).
+    lambda_mntp=0.2,
+    lambda_sscl=0.5,
+    clean_share=0.8,
     checkpoint_every=10,
 )
 LIMITS = Limits()
