@@ -184,17 +184,20 @@ def _attend_packed(
 ) -> Tensor:  # fmt: skip
     """Texts of one row attend in a few padded batches of similar length: the square of a text, not of the row."""
     buckets, inverse = layout.buckets()
+    # One gather for all batches: the gradient of each gather is as large as the row.
+    index = layout.gathered_index()
+    sizes = [bucket.index.numel() for bucket in buckets]
+
+    def gather(states: Tensor) -> tuple[Tensor, ...]:
+        rows = states[0].transpose(0, 1).index_select(0, index)  # (all gathered tokens, heads, head dimension)
+        return tuple(
+            piece.view(*bucket.index.shape, *piece.shape[1:]).transpose(1, 2)  # (texts, heads, longest, head dimension)
+            for bucket, piece in zip(buckets, rows.split(sizes), strict=True)
+        )
+
     outputs = []
-    for number, bucket in enumerate(buckets):
-        texts, longest = bucket.index.shape
-        flat = bucket.index.reshape(-1)
-
-        def gather(states: Tensor, flat: Tensor = flat, texts: int = texts, longest: int = longest) -> Tensor:
-            rows = states[0].transpose(0, 1).index_select(0, flat)  # (texts * longest, heads, head dimension)
-            return rows.view(texts, longest, *rows.shape[1:]).transpose(1, 2)  # (texts, heads, longest, head dimension)
-
+    for number, states in enumerate(zip(gather(query), gather(key), gather(value), strict=True)):
         inner = layout.bucket_layout(number)
-        kernel = _kernel(inner, softcap, query)
-        output = kernel(gather(query), gather(key), gather(value), scaling, window, softcap, inner)
-        outputs.append(output.reshape(texts * longest, *output.shape[2:]))  # (texts * longest, heads, head dimension)
+        output = _kernel(inner, softcap, query)(*states, scaling, window, softcap, inner)
+        outputs.append(output.flatten(0, 1))  # (texts * longest, heads, head dimension)
     return torch.cat(outputs).index_select(0, inverse)[None]  # (1, row length, heads, head dimension)

@@ -288,6 +288,10 @@ class Layout:
         """
         return self._cached("buckets", lambda: _make_buckets(self.queries))
 
+    def gathered_index(self) -> Tensor:
+        """Places in the flattened row of the tokens of all buckets, one bucket after the other, padding included."""
+        return self._cached("gathered", lambda: torch.cat([bucket.index.reshape(-1) for bucket in self.buckets()[0]]))
+
     def bucket_layout(self, number: int) -> Layout:
         """The padded layout of one bucket."""
         bucket = self.buckets()[0][number]
