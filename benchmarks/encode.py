@@ -1,7 +1,7 @@
 """Sentences/s of ``encode`` against sentence-transformers: on the same weights, attention and dtype, and in float32, which
 was its default up to transformers 4; and the share of the GEMM rate.
 
-python benchmarks/encode.py [--sentences 4000] [--rounds 4]
+python benchmarks/encode.py [--sentences 4000] [--rounds 4] [--dtype float32]
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sentences", type=int, default=4000)
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--dtype", default="auto")
     options = parser.parse_args()
     print(machine())
     keep_freed_memory()  # as the command line does; the peer runs in the same process and gains as much
-    model = AmbiLM.from_pretrained("smollm2-135m")
+    model = AmbiLM.from_pretrained("smollm2-135m", dtype=options.dtype)
     print(model.notice)
     texts = sentences(options.sentences)
     tokens = sum(len(ids) for ids in model.tokenizer(texts)["input_ids"])

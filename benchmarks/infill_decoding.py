@@ -1,6 +1,6 @@
 """Tokens/s of cached infilling, plain and adapted, against the base model's own ``generate``.
 
-python benchmarks/infill_decoding.py [--rounds 5] [--tokens 48]
+python benchmarks/infill_decoding.py [--rounds 5] [--dtype float32] [--tokens 48]
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--dtype", default="auto")
     options = parser.parse_args()
     print(machine())
-    model = AmbiLM.from_pretrained("smollm2-135m")
+    model = AmbiLM.from_pretrained("smollm2-135m", dtype=options.dtype)
     print(model.notice)
     adapted = AmbiLM(model.base, model.tokenizer, "adapted", model.settings)
     add_adapter(adapted.view, AdapterSettings())

@@ -1,6 +1,6 @@
 """The packed MAGNET step against the three padded passes on the same views: tokens/s of forward and backward.
 
-python benchmarks/magnet_step.py [--rounds 5]
+python benchmarks/magnet_step.py [--rounds 5] [--dtype float32]
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ def views(vocabulary: int, seed: int) -> StepViews:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--dtype", default="auto")
     options = parser.parse_args()
     print(machine())
     keep_freed_memory()  # as the command line does
-    model = AmbiLM.from_pretrained("smollm2-135m")
+    model = AmbiLM.from_pretrained("smollm2-135m", dtype=options.dtype)
     print(model.notice)
     add_adapter(model.view, AdapterSettings())
     batch = views(len(model.tokenizer), seed=0)
