@@ -1,4 +1,5 @@
-"""Tokens/s of cached infilling, plain and adapted, against the base model's own ``generate``.
+"""Tokens/s of cached infilling, plain, adapted, and with the adaptation folded into a second copy of the weights, against the
+base model's own ``generate``.
 
 python benchmarks/infill_decoding.py [--rounds 5] [--dtype float32] [--tokens 48]
 """
@@ -27,6 +28,7 @@ def main() -> None:
     print(model.notice)
     adapted = AmbiLM(model.base, model.tokenizer, "adapted", model.settings)
     add_adapter(adapted.view, AdapterSettings())
+    merged = adapted.merged()
     ids = model.tokenizer(TEXT.replace("[BLANK] ", ""), return_tensors="pt")["input_ids"]
     count = options.tokens
 
@@ -41,6 +43,9 @@ def main() -> None:
                 count / timed(lambda: model.infill(TEXT, min_tokens=count, max_tokens=count))
             ),
             "infill, adapted": lambda: count / timed(lambda: adapted.infill(TEXT, min_tokens=count, max_tokens=count)),
+            "infill, adapted, merged copy": lambda: (
+                count / timed(lambda: merged.infill(TEXT, min_tokens=count, max_tokens=count))
+            ),
         },
         options.rounds,
     )
