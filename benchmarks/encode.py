@@ -20,7 +20,6 @@ from support import gemm_rate, interleaved, machine, table, timed
 
 from ambilm import AmbiLM
 from ambilm.demo.text import Limits, demo_text
-from ambilm.memory import keep_freed_memory
 from ambilm.training.text import sentences_of
 
 
@@ -49,7 +48,6 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto")
     options = parser.parse_args()
     print(machine())
-    keep_freed_memory()  # as the command line does; the peer runs in the same process and gains as much
     model = AmbiLM.from_pretrained("smollm2-135m", dtype=options.dtype)
     print(model.notice)
     texts = sentences(options.sentences)

@@ -13,7 +13,6 @@ from support import interleaved, machine, table, timed
 
 from ambilm import AmbiLM
 from ambilm.adaptation import AdapterSettings, add_adapter
-from ambilm.memory import keep_freed_memory
 from ambilm.objectives import infill_view, plain_view
 from ambilm.objectives.views import Masking
 from ambilm.training.losses import LossSettings, StepViews, packed_losses, three_pass_losses
@@ -37,7 +36,6 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto")
     options = parser.parse_args()
     print(machine())
-    keep_freed_memory()  # as the command line does
     model = AmbiLM.from_pretrained("smollm2-135m", dtype=options.dtype)
     print(model.notice)
     add_adapter(model.view, AdapterSettings())

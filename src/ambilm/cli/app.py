@@ -14,7 +14,6 @@ from typer.core import TyperGroup
 import ambilm
 from ambilm.cli import adapt, chat, compare, demo, dependence, embed, evaluate, export, generate, infill, tokens
 from ambilm.errors import UserError
-from ambilm.memory import keep_freed_memory
 
 INTERNAL_ERROR, USER_ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
@@ -96,7 +95,6 @@ app.command("demo")(demo.demo)
 
 def main() -> None:
     """Entry point of the console script ``ambilm``."""
-    keep_freed_memory()
     try:
         app(prog_name="ambilm")
     except SystemExit as end:

@@ -14,7 +14,6 @@ import torch
 
 from ambilm.adaptation import AdapterSettings, add_adapter, trainable_parameters
 from ambilm.errors import UserError
-from ambilm.memory import keep_freed_memory
 from ambilm.model.ambilm import AmbiLM
 from ambilm.model.encoding import PromptedTokenizer
 from ambilm.model.settings import Settings
@@ -54,7 +53,6 @@ def adapt(
     Raises:
         UserError: for text, pairs or settings that cannot work, before training starts.
     """
-    keep_freed_memory()
     _check_output(output, resume, overwrite)
     if not text and _needs_text(recipe, pairs):
         raise UserError(f"Recipe {recipe.name} reads running text: give --text FILE.")
