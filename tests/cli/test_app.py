@@ -14,6 +14,8 @@ from ambilm.errors import UserError
 STAND_IN = """
 import os, signal, sys
 from ambilm.cli import main, models
+# A shell starts what it runs in the background with Ctrl-C ignored; without this the text below would never end.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 class Model:
     def generate(self, prompt, **options):
         if prompt == "interrupt":
