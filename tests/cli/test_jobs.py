@@ -156,7 +156,10 @@ def test_notice_goes_to_stderr(run: Any, smollm2: "AmbiLM", monkeypatch: pytest.
 
 
 def test_ctrl_c_while_the_real_model_writes() -> None:
-    script = "from ambilm.cli import main; main()"
+    # A shell starts what it runs in the background with Ctrl-C ignored.
+    script = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from ambilm.cli import main; main()"
+    )
     command = [sys.executable, "-c", script, "generate", "smollm2-135m", "Once upon a time", "--max-new-tokens", "2000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as writer:
         assert writer.stdout is not None and writer.stderr is not None
