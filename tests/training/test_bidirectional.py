@@ -50,9 +50,9 @@ def test_dropout_views_need_text_alone(
 
 
 def test_without_pairs_or_text_it_says_what_is_missing(tiny_model: Path, pair_file: str, tmp_path: Path) -> None:
-    for options in ({"pairs": []}, {"pairs": [pair_file]}):
+    for pairs in ([], [pair_file]):
         with pytest.raises(UserError, match="give --text FILE"):
-            adapt(recipe(views="both"), str(tiny_model), [], tmp_path / "run", **options)
+            adapt(recipe(views="both"), str(tiny_model), [], tmp_path / "run", pairs=pairs)
     assert not (tmp_path / "run").exists()
 
 
