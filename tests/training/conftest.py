@@ -1,15 +1,21 @@
 """A tiny Llama with the real tokenizer in a directory, and texts and pairs to train it on."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 if TYPE_CHECKING:
     from ambilm import AmbiLM
+
+
+def first_tokens(tokenizer: PreTrainedTokenizerBase, count: int) -> Callable[[list[str]], list[list[int]]]:
+    """Texts to their first ``count`` token ids, as pair stores take it."""
+    return lambda texts: [ids[:count] for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]  # type: ignore[misc]
 
 
 @pytest.fixture(scope="session")

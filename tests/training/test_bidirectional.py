@@ -1,5 +1,6 @@
 """Bidirectional tuning of a module group: every source of pairs and every group trains, saves, loads and leaves generation."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,15 +8,20 @@ import numpy as np
 import pytest
 import torch
 from tests.families import FAMILIES, tiny
+from tests.training.conftest import first_tokens
 
 from ambilm import AmbiLM
 from ambilm.adaptation.adapters import module_names
 from ambilm.errors import UserError
-from ambilm.model.settings import REPRESENTATIVE_WORD
+from ambilm.model import encoding
+from ambilm.model.encoding import PromptedTokenizer
+from ambilm.model.settings import MAGNET_PROMPT, REPRESENTATIVE_WORD, Pooling
 from ambilm.recipes import Bidirectional
 from ambilm.training import adapt
+from ambilm.training.adapt import _pair_store, _prompted, _settings
+from ambilm.training.draws import Texts
 from ambilm.training.step_views import PairViews
-from ambilm.training.tokens import PairStore
+from ambilm.training.tokens import PairStore, TokenStore
 
 
 def recipe(**changes: Any) -> Bidirectional:
@@ -58,8 +64,10 @@ def test_without_pairs_or_text_it_says_what_is_missing(tiny_model: Path, pair_fi
 
 def test_a_drawn_negative_is_never_the_anchor_or_the_positive(smollm2: AmbiLM, tmp_path: Path) -> None:
     rows = [("one", "uno", None), ("two", "uno", None), ("three", "tres", "four")]
-    store = PairStore.build(rows, smollm2.tokenizer, tmp_path / "pairs", max_length=8, fingerprint="")
-    views = PairViews(recipe(pairs_per_step=3), 0, smollm2.settings, None, store, drawn_negatives=True)
+    tokenizer = smollm2.tokenizer
+    store = PairStore.build(rows, first_tokens(tokenizer, 8), len(tokenizer), tmp_path / "pairs", fingerprint="")
+    prompted = PromptedTokenizer(tokenizer, "", 8, start=0, sink=True, end=None)
+    views = PairViews(recipe(pairs_per_step=3), 0, prompted, None, store, drawn_negatives=True)
     for step in range(20):
         drawn = views(step)
         assert len(drawn.negatives) == 3
@@ -75,3 +83,32 @@ def test_module_groups_of_every_family(family: str) -> None:
     gates = {name for name in ffn if name.endswith("gate_proj")}
     assert ffn - without_gate == gates
     assert everything == ffn | set(module_names(model, "att")) | set(module_names(model, "emb"))
+
+
+@pytest.mark.parametrize("sink", [True, False])
+@pytest.mark.parametrize(("pooling", "prompt"), [("last", MAGNET_PROMPT), ("mean", REPRESENTATIVE_WORD)])
+def test_training_reads_the_tokens_that_encode_reads(
+    smollm2: AmbiLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: bool, pooling: Pooling, prompt: str
+) -> None:
+    """From pairs and from dropout views alike, a text too long for its prompt included."""
+    texts = ["A man eats.", "rain and wind " * 40]
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("\n".join(json.dumps({"anchor": text, "positive": "Yes."}) for text in texts))
+    chosen = recipe(pairs_per_step=2, pair_tokens_max=40, pooling=pooling, prompt=prompt, sink=sink)
+    model = AmbiLM(smollm2.base, smollm2.tokenizer, "copy")
+    model.settings = _settings(chosen, model)
+    seen: list[list[int]] = []
+
+    def note(view: Any, sequences: list[list[int]], *_: Any) -> torch.Tensor:
+        seen.extend(sequences)
+        return torch.zeros(1, sum(map(len, sequences)), 4)
+
+    monkeypatch.setattr(encoding, "packed_hidden", note)
+    model.encode(texts, max_length=40)
+    expected = sorted(seen)
+    store = _pair_store(chosen, model, [str(pairs)], tmp_path)
+    from_file = PairViews(chosen, 0, _prompted(chosen, model), None, store)(0)
+    assert sorted(view.ids.tolist() for view in from_file.anchors) == expected
+    tokens = TokenStore.build(texts, model.tokenizer, tmp_path / "text", max_length=500, fingerprint="")
+    dropped = PairViews(chosen, 0, _prompted(chosen, model), Texts([tokens], 0, needed=1), None)(0)
+    assert sorted(view.ids.tolist() for view in dropped.anchors) == expected

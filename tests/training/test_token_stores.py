@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.training.conftest import first_tokens
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ambilm.errors import UserError
@@ -81,7 +82,7 @@ def test_a_store_opens_for_its_fingerprint_only(tokenizer: PreTrainedTokenizerBa
 
 def test_no_texts_make_an_empty_store(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     assert len(TokenStore.build([], tokenizer, tmp_path / "s", 64, "mark")) == 0
-    assert len(PairStore.build([], tokenizer, tmp_path / "p", 64, "mark")) == 0
+    assert len(PairStore.build([], first_tokens(tokenizer, 64), len(tokenizer), tmp_path / "p", "mark")) == 0
 
 
 @pytest.mark.parametrize("error", [UserError, KeyboardInterrupt])
@@ -112,7 +113,7 @@ def test_what_a_killed_build_left_is_no_hindrance(tokenizer: PreTrainedTokenizer
 
 def test_a_pair_keeps_two_or_three_sequences(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     pairs = [("An anchor.", "A positive one.", "No."), ("Second.", "long " * 50, None)]
-    built = PairStore.build(pairs, tokenizer, tmp_path / "p", 16, "mark")
+    built = PairStore.build(pairs, first_tokens(tokenizer, 16), len(tokenizer), tmp_path / "p", "mark")
     opened = PairStore.open(tmp_path / "p", "mark")
     assert opened is not None
     for store in (built, opened):

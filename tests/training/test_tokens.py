@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from tests.training.conftest import first_tokens
 
 from ambilm.training.tokens import PairStore, TokenStore, fingerprint, shuffled_order
 
@@ -27,8 +28,9 @@ def test_texts_come_back_in_pieces(smollm2: "AmbiLM", tmp_path: Path) -> None:
 
 def test_pairs_come_back(smollm2: "AmbiLM", tmp_path: Path) -> None:
     store = PairStore.build(
-        [("one", "two", None), ("three " * 30, "four", "five")], smollm2.tokenizer, tmp_path / "pairs", 8, "x"
-    )
+        [("one", "two", None), ("three " * 30, "four", "five")], first_tokens(smollm2.tokenizer, 8),
+        len(smollm2.tokenizer), tmp_path / "pairs", "x",
+    )  # fmt: skip
     assert len(store) == 2 and store[0][2] is None
     anchor, positive, negative = store[1]
     assert len(anchor) == 8 and smollm2.tokenizer.decode(positive) == "four" and negative is not None

@@ -8,7 +8,6 @@ UBMoE paper names it), ``emb`` (token embeddings) and ``all``.
 from __future__ import annotations
 
 import copy
-import json
 import re
 import warnings
 from collections.abc import Callable
@@ -20,12 +19,13 @@ from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import Linear as LoraLinear
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from pydantic import BaseModel, Field
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from ambilm.adaptation.stored import read_settings, read_tensors
 from ambilm.errors import UserError
 
 MODULE_GROUPS = {
@@ -117,6 +117,27 @@ def add_adapter(view: PreTrainedModel, settings: AdapterSettings) -> None:
 FEW_TOKENS = 16
 
 
+def add_low_rank(output: Tensor, hidden: Tensor, down: Tensor, up: Tensor, scale: float) -> Tensor:
+    """``output + scale * up(down(hidden))``, whose memory it may reuse.
+
+    Args:
+        output: (..., out), made by this forward pass.
+        hidden: (..., in).
+        down: (rank, in) float32.
+        up: (out, rank) float32.
+
+    Returns:
+        (..., out).
+    """
+    tokens = hidden.numel() // hidden.shape[-1]
+    if tokens <= FEW_TOKENS and hidden.device.type == "cpu":
+        with torch.autocast("cpu", enabled=False):
+            difference = F.linear(F.linear(hidden.float(), down), up)  # (..., out)
+        return output.add_(difference, alpha=scale)
+    flat = hidden.reshape(tokens, -1)
+    return torch.addmm(output.reshape(tokens, -1), F.linear(flat, down), up.T, alpha=scale).view_as(output)
+
+
 def _lean_forward(module: LoraLinear) -> Callable[[Tensor], Tensor]:
     """PEFT's LoRA in three products and nothing else: without dropout its casts, scaling and sum are a fifth of decoding.
 
@@ -124,21 +145,7 @@ def _lean_forward(module: LoraLinear) -> Callable[[Tensor], Tensor]:
     """
     base, down, up = module.base_layer, module.lora_A["default"], module.lora_B["default"]
     scale = module.scaling["default"]
-
-    def forward(hidden: Tensor) -> Tensor:
-        output = base(hidden)  # (..., out)
-        tokens = hidden.numel() // hidden.shape[-1]
-        if tokens <= FEW_TOKENS and hidden.device.type == "cpu":
-            with torch.autocast("cpu", enabled=False):
-                difference = F.linear(F.linear(hidden.float(), down.weight), up.weight)  # (..., out)
-            return output.add_(difference, alpha=scale)
-        flat = hidden.reshape(tokens, -1)
-        scaled = torch.addmm(
-            output.reshape(tokens, -1), flat @ down.weight.T, up.weight.T, alpha=scale
-        )  # (tokens, out)
-        return scaled.view_as(output)
-
-    return forward
+    return lambda hidden: add_low_rank(base(hidden), hidden, down.weight, up.weight, scale)
 
 
 def _own_copy(module: nn.Module) -> None:
@@ -176,18 +183,10 @@ def load_adapter(view: PreTrainedModel, directory: Path) -> AdapterSettings:
     Raises:
         UserError: when the directory does not hold an adapter that fits the view.
     """
-    try:
-        settings = AdapterSettings.model_validate(json.loads((directory / "adapter.json").read_text()))
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{directory / 'adapter.json'} is not a readable adapter description: save the model again."
-        ) from error
+    settings = read_settings(AdapterSettings, directory / "adapter.json", "adapter")
     add_adapter(view, settings)
     name = "full.safetensors" if settings.tuning == "full" else "adapter_model.safetensors"
-    try:
-        state = load_file(directory / name)
-    except Exception as error:  # safetensors raises several types for missing, truncated and foreign files
-        raise UserError(f"{directory / name} is missing or damaged: save the model again.") from error
+    state = read_tensors(directory / name)
     parameters = trainable_parameters(view)
     if settings.tuning == "full":
         if set(state) != set(parameters):

@@ -18,7 +18,7 @@ To switch by job, generation runs under ``routing("all_base")`` and bidirectiona
 from __future__ import annotations
 
 import copy
-import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -29,13 +29,14 @@ from typing import Literal, get_args
 import torch
 from peft.tuners.lora import Linear as LoraLinear
 from pydantic import BaseModel, Field
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from ambilm.adaptation.adapters import MODULE_GROUPS
+from ambilm.adaptation.adapters import MODULE_GROUPS, add_low_rank
+from ambilm.adaptation.stored import read_settings, read_tensors
 from ambilm.errors import UserError
 
 EXPERTS = 2
@@ -144,7 +145,7 @@ def routing(route: Route, record: bool = False) -> Iterator[Recorder | None]:
         _routing.reset(token)
 
 
-class _Mixture(nn.Module):
+class _Mixture(nn.Module, ABC):
     """One layer's FFN as two experts; subclasses say how expert 1 computes."""
 
     def __init__(self, base: nn.Module, layer: int, hidden: int, scaling: Scaling) -> None:
@@ -156,17 +157,17 @@ class _Mixture(nn.Module):
         self.gate = nn.Linear(hidden, EXPERTS, bias=False, dtype=torch.float32, device=next(base.parameters()).device)
         nn.init.normal_(self.gate.weight, std=0.02)  # Mixtral's; both experts get tokens from the first step on
 
+    @abstractmethod
     def expert_parameters(self) -> dict[str, nn.Parameter]:
         """Name to parameter of what expert 1 does not share with expert 0."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tuned(self, hidden: Tensor) -> Tensor:
         """Expert 1 on every token, (..., hidden) to itself."""
-        raise NotImplementedError
 
+    @abstractmethod
     def mixed(self, hidden: Tensor, choice: Tensor) -> Tensor:
         """Each token on the expert that ``choice`` (tokens,) names, (..., hidden) to itself."""
-        raise NotImplementedError
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(..., hidden) to itself.
@@ -255,14 +256,12 @@ class _LowRankLinear(nn.Module):
         rows = _tuned_rows.get()
         if isinstance(rows, str) and rows == "none":
             return output
+        if isinstance(rows, str):
+            return add_low_rank(output, hidden, self.down, self.up, self.scale)
         inputs = hidden.reshape(-1, hidden.shape[-1])  # (tokens, in)
         outputs = output.reshape(-1, output.shape[-1])  # (tokens, out)
-        if isinstance(rows, Tensor):
-            difference = F.linear(F.linear(inputs.index_select(0, rows), self.down), self.up)  # (rows, out)
-            outputs = outputs.index_add(0, rows, difference, alpha=self.scale)
-        else:
-            outputs = torch.addmm(outputs, F.linear(inputs, self.down), self.up.T, alpha=self.scale)
-        return outputs.view_as(output)
+        difference = F.linear(F.linear(inputs.index_select(0, rows), self.down), self.up)  # (rows, out)
+        return outputs.index_add(0, rows, difference, alpha=self.scale).view_as(output)
 
 
 class _LowRankMixture(_Mixture):
@@ -469,17 +468,9 @@ def load_mixture(view: PreTrainedModel, directory: Path) -> MixtureSettings:
     Raises:
         UserError: when the directory does not hold a mixture that fits the view.
     """
-    try:
-        settings = MixtureSettings.model_validate(json.loads((directory / "mixture.json").read_text()))
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{directory / 'mixture.json'} is not a readable mixture description: save the model again."
-        ) from error
+    settings = read_settings(MixtureSettings, directory / "mixture.json", "mixture")
     file = directory / "mixture.safetensors"
-    try:
-        state = load_file(file)
-    except Exception as error:  # safetensors raises several types for missing, truncated and foreign files
-        raise UserError(f"{file} is missing or damaged: save the model again.") from error
+    state = read_tensors(file)
     add_mixture(view, settings)
     parameters = gate_parameters(view) | expert_parameters(view)
     if {name: value.shape for name, value in state.items()} != {name: item.shape for name, item in parameters.items()}:

@@ -87,8 +87,9 @@ def _write_tokenizer(tokenizer: PreTrainedTokenizerBase, settings: Settings, fil
         steps.append(Replace(Regex(r"\z"), prompted.after))
     if steps:
         fast.normalizer = NormalizerSequence([*steps, *([fast.normalizer] if fast.normalizer else [])])
-    if settings.append_end and settings.pooling == "last" and "{text}" not in settings.prompt:
-        end = tokenizer.convert_ids_to_tokens(settings.end_token_id)
+    appended = settings.appended_end(settings.pooling, settings.prompt)
+    if appended is not None:
+        end = tokenizer.convert_ids_to_tokens(appended)
         start = [tokenizer.convert_ids_to_tokens(token) for token in prompted.prepended]
         special = [(name, tokenizer.convert_tokens_to_ids(name)) for name in {*start, end}]
         fast.post_processor = TemplateProcessing(single=[*start, "$A", end], special_tokens=special)

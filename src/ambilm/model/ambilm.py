@@ -178,11 +178,9 @@ class AmbiLM:
             raise UserError(f"batch_size={batch_size} must be at least 1.")
         has_sink = chosen_layout == "bidirectional" and (own.sink if sink is None else sink)
         chosen_prompt = own.prompt if prompt is None else prompt
-        # A template ends in the place that is read; otherwise the last token is an appended end token where trained so.
-        append = own.append_end and chosen_pooling == "last" and "{text}" not in chosen_prompt
         tokenizer = encoding.PromptedTokenizer(
             self.tokenizer, chosen_prompt, self._max_length(max_length), start=own.start_token_id, sink=has_sink,
-            end=own.end_token_id if append else None,
+            end=own.appended_end(chosen_pooling, chosen_prompt),
         )  # fmt: skip
         single = isinstance(texts, str)
         items: Iterable[str] = [texts] if isinstance(texts, str) else texts

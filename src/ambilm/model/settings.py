@@ -40,6 +40,10 @@ class Settings(BaseModel):
     end_of_span_token_id: int = Field(description="says that a missing span is complete")
     max_length: int = Field(512, ge=8, description="longest text in tokens; longer ones are cut at the end")
 
+    def appended_end(self, pooling: Pooling, prompt: str) -> int | None:
+        """The end token where a text that is embedded gets one: a template ends in the place that is read already."""
+        return self.end_token_id if self.append_end and pooling == "last" and "{text}" not in prompt else None
+
     @classmethod
     def for_tokenizer(cls, tokenizer: PreTrainedTokenizerBase) -> Settings:
         """Special tokens by what the vocabulary offers; an existing rare token serves as mask, as in LLM2Vec."""

@@ -32,11 +32,12 @@ class _VocabularyLoss(torch.autograd.Function):
             with torch.enable_grad():
                 states = states.detach().requires_grad_()
                 scores = logits(view, states)  # (chunk, vocabulary)
-            probabilities = torch.softmax(scores.detach(), dim=-1)  # (chunk, vocabulary)
+            values = scores.detach()
+            probabilities = torch.softmax(values, dim=-1)  # (chunk, vocabulary)
             # log-sum-exp from the likeliest token, whose probability cannot underflow
             best, token = probabilities.max(dim=-1, keepdim=True)
-            total = scores.detach().gather(1, token) - best.log()  # (chunk, 1)
-            losses.append((total - scores.detach().gather(1, wanted[:, None]))[:, 0])
+            total = values.gather(1, token) - best.log()  # (chunk, 1)
+            losses.append((total - values.gather(1, wanted[:, None]))[:, 0])
             probabilities.scatter_add_(1, wanted[:, None], probabilities.new_full((len(wanted), 1), -1.0))
             gradients.append(torch.autograd.grad(scores, states, probabilities)[0])  # (chunk, hidden)
         context.save_for_backward(torch.cat(gradients))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -26,8 +27,9 @@ class Recipe(AdapterSettings):
     checkpoint_every: int = Field(50, ge=1, description="steps between checkpoints")
 
     @property
+    @abstractmethod
     def total_steps(self) -> int:
-        raise NotImplementedError
+        """Optimiser steps of all stages."""
 
 
 class SpanSettings(BaseModel):

@@ -55,7 +55,8 @@ def adapt(
     """
     _check_output(output, resume, overwrite)
     if not text and _needs_text(recipe, pairs):
-        raise UserError(f"Recipe {recipe.name} reads running text: give --text FILE.")
+        or_pairs = "" if isinstance(recipe, SpanSettings) or pairs else ", or --pairs FILE"
+        raise UserError(f"Recipe {recipe.name} reads running text: give --text FILE{or_pairs}.")
     loaded = AmbiLM.from_pretrained(model, dtype=dtype)
     if loaded.is_adapted:
         raise UserError(f"{model} is adapted already: give the base model, or its merged export.")
@@ -171,26 +172,15 @@ def _pair_store(recipe: Recipe, loaded: AmbiLM, pairs: Sequence[str], output: Pa
         return None
     if not pairs:
         raise UserError(f"views={wanted} needs --pairs FILE with rows of anchor and positive.")
-    # The prompt is part of every text that is embedded, so it is tokenised with it.
-    prompted = PromptedTokenizer(
-        loaded.tokenizer,
-        recipe.prompt,
-        recipe.pair_tokens_max,
-        start=loaded.settings.start_token_id,
-        sink=False,
-        end=None,
-    )
-    rows = (
-        (_wrap(prompted, anchor), _wrap(prompted, positive), None if negative is None else _wrap(prompted, negative))
-        for anchor, positive, negative in read_pairs(pairs)
-    )
-    mark = fingerprint(pairs, loaded.tokenizer, recipe.pair_tokens_max, f"train {recipe.prompt}")
+    prompted = _prompted(recipe, loaded)
+    mark = fingerprint(pairs, loaded.tokenizer, recipe.pair_tokens_max, f"train {loaded.settings.model_dump_json()}")
     directory = output / "tokens" / "pairs"
     store = PairStore.open(directory, mark)
     if store is None:
         store = PairStore.build(
-            rows, loaded.tokenizer, directory, max_length=recipe.pair_tokens_max, fingerprint=mark, progress=True
-        )
+            read_pairs(pairs), lambda texts: [item.ids for item in prompted(texts)], len(loaded.tokenizer), directory,
+            fingerprint=mark, progress=True,
+        )  # fmt: skip
     if len(store) < recipe.pairs_per_step:
         raise UserError(
             f"--pairs holds {len(store)} pairs and a step takes {recipe.pairs_per_step}: lower pairs_per_step."
@@ -198,8 +188,13 @@ def _pair_store(recipe: Recipe, loaded: AmbiLM, pairs: Sequence[str], output: Pa
     return store
 
 
-def _wrap(prompted: PromptedTokenizer, text: str) -> str:
-    return prompted.before + text + prompted.after
+def _prompted(recipe: PairSettings, loaded: AmbiLM) -> PromptedTokenizer:
+    """Tokenises what is compared exactly as ``encode`` of the adapted model will."""
+    settings = loaded.settings
+    return PromptedTokenizer(
+        loaded.tokenizer, recipe.prompt, recipe.pair_tokens_max, start=settings.start_token_id, sink=recipe.sink,
+        end=settings.appended_end(recipe.pooling, recipe.prompt),
+    )  # fmt: skip
 
 
 def _stage(recipe: Recipe) -> Callable[[int], int]:
@@ -212,7 +207,7 @@ def _losses(recipe: Recipe, loaded: AmbiLM, stores: list[TokenStore], pair_store
     view, settings = loaded.view, loaded.settings
     if isinstance(recipe, Bidirectional):
         texts = Texts(stores, recipe.seed, needed=1) if stores else None
-        pairs = PairViews(recipe, recipe.seed, settings, texts, pair_store, recipe.drawn_negatives)
+        pairs = PairViews(recipe, recipe.seed, _prompted(recipe, loaded), texts, pair_store, recipe.drawn_negatives)
         losses = LossSettings(
             temperature=recipe.temperature, pooling=recipe.pooling, dropout=pairs.dropout, sink=recipe.sink
         )
@@ -225,7 +220,7 @@ def _losses(recipe: Recipe, loaded: AmbiLM, stores: list[TokenStore], pair_store
     if not isinstance(recipe, Magnet):
         control = ControlViews(drawn)
         return lambda step: packed_losses(view, control(step), LossSettings())
-    clean = PairViews(recipe, recipe.seed, settings, drawn, pair_store)
+    clean = PairViews(recipe, recipe.seed, _prompted(recipe, loaded), drawn, pair_store)
     make = MagnetViews(recipe, settings, len(loaded.tokenizer), drawn, clean)
     losses = LossSettings(
         recipe.lambda_mntp, recipe.lambda_msg, recipe.lambda_sscl, recipe.temperature, recipe.pooling, make.dropout,

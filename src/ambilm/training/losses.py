@@ -76,17 +76,14 @@ def packed_losses(model: PreTrainedModel, views: StepViews, settings: LossSettin
 
 def three_pass_losses(model: PreTrainedModel, views: StepViews, settings: LossSettings) -> StepLosses:
     """The plain reading of the paper: a padded pass for the hybrid views and one for each side of the pairs."""
-    tokens = sum(len(view) for view in views.hybrid + views.clean)
-    predictions = {code: torch.zeros((), device=model.device) for code in (MNTP, MSG)}
-    if views.hybrid:
-        batch = padded_batch(views.hybrid, model.device, settings.dropout, settings.sink)
-        hidden = hidden_states(model, batch.ids, batch.layout)  # (texts, longest, hidden)
-        predictions = mean_prediction_losses(model, hidden, batch.targets, batch.objective, (MNTP, MSG))
+    batch = padded_batch(views.hybrid, model.device, settings.dropout, settings.sink)
+    hidden = hidden_states(model, batch.ids, batch.layout)  # (texts, longest, hidden)
+    predictions = mean_prediction_losses(model, hidden, batch.targets, batch.objective, (MNTP, MSG))
     sentence = None
     if views.anchors:
         sides = [side for side in (views.anchors, views.positives, views.negatives) if side]
         sentence = torch.cat([_padded_sentences(model, side, settings) for side in sides])
-    return _combine(predictions, sentence, views, settings, tokens)
+    return _combine(predictions, sentence, views, settings, batch.tokens + sum(len(view) for view in views.clean))
 
 
 def _padded_sentences(model: PreTrainedModel, views: Sequence[View], settings: LossSettings) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ambilm.model.encoding import PromptedTokenizer
 from ambilm.model.settings import Settings
 from ambilm.objectives import View, causal_span_view, infill_view, plain_view
 from ambilm.objectives.views import Masking
@@ -32,6 +33,7 @@ class PairViews:
 
     Args:
         recipe: how many pairs, and whether they come from a file, from dropout, or both.
+        prompted: makes token ids of a text, as ``encode`` will.
         texts: what dropout views are made of; None where no text was given.
         store: the pairs of ``--pairs``; None without.
         drawn_negatives: give a pair without a hard negative another text as one.
@@ -41,12 +43,12 @@ class PairViews:
         self,
         recipe: PairSettings,
         seed: int,
-        settings: Settings,
+        prompted: PromptedTokenizer,
         texts: Texts | None,
         store: PairStore | None,
         drawn_negatives: bool = False,
     ) -> None:
-        self.recipe, self.seed, self.settings, self.texts, self.store = recipe, seed, settings, texts, store
+        self.recipe, self.seed, self.prompted, self.texts, self.store = recipe, seed, prompted, texts, store
         self.drawn_negatives = drawn_negatives
         self.kind = recipe.views or ("dropout" if store is None else "pairs")
         from_file = recipe.pairs_per_step // 2 if self.kind == "both" else recipe.pairs_per_step
@@ -64,25 +66,24 @@ class PairViews:
             rows = self._with_negatives(step, rows)
         return StepViews(
             [],
-            [self._clean(anchor) for anchor, _, _ in rows],
-            [self._clean(positive) for _, positive, _ in rows],
-            [self._clean(negative) for _, _, negative in rows if negative is not None],
+            [plain_view(anchor) for anchor, _, _ in rows],
+            [plain_view(positive) for _, positive, _ in rows],
+            [plain_view(negative) for _, _, negative in rows if negative is not None],
         )
-
-    def _clean(self, ids: np.ndarray) -> View:
-        settings = self.settings
-        start = [settings.start_token_id] if settings.sink else []
-        end = [settings.end_token_id] if settings.append_end and "{text}" not in settings.prompt else []
-        return plain_view(np.concatenate([start, ids, end]).astype(np.int64))
 
     def _same_texts(self, step: int, count: int) -> list[Row]:
         """Texts that are compared with themselves under other dropout masks."""
         if not count:
             return []
-        assert self.texts is not None  # adapt() asks for --text where dropout views are wanted
         start = int(stream(self.seed, step, PAIRS).integers(2**40))
-        texts = [self.texts.text(start + number)[: self.recipe.pair_tokens_max] for number in range(count)]
+        texts = [self._text(start + number) for number in range(count)]
         return [(ids, ids, None) for ids in texts]
+
+    def _text(self, draw: int) -> np.ndarray:
+        """A text of ``--text`` with the prompt."""
+        assert self.texts is not None  # adapt() asks for --text where dropout views are wanted
+        text = str(self.prompted.tokenizer.decode(self.texts.text(draw)))
+        return np.array(self.prompted([text])[0].ids)
 
     def _with_negatives(self, step: int, rows: list[Row]) -> list[Row]:
         """Where a row has no hard negative, a text from anywhere that is neither its anchor nor its positive."""
@@ -97,8 +98,7 @@ class PairViews:
     def _any_text(self, random: np.random.Generator) -> np.ndarray:
         if self.store is not None:
             return self.store[int(random.integers(len(self.store)))][1]
-        assert self.texts is not None
-        return self.texts.text(int(random.integers(2**40)))[: self.recipe.pair_tokens_max]
+        return self._text(int(random.integers(2**40)))
 
 
 class MagnetViews:

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -142,10 +142,17 @@ class PairStore(_Flat):
 
     @classmethod
     def build(
-        cls, pairs: Iterable[tuple[str, str, str | None]], tokenizer: PreTrainedTokenizerBase, directory: Path,
-        max_length: int, fingerprint: str, progress: bool = False,
+        cls, pairs: Iterable[tuple[str, str, str | None]], tokenise: Callable[[list[str]], list[list[int]]],
+        vocabulary: int, directory: Path, fingerprint: str, progress: bool = False,
     ) -> Self:  # fmt: skip
-        """Tokenises ``pairs`` into ``directory``; a text keeps its first ``max_length`` tokens."""
-        flat = (part or "" for pair in pairs for part in pair)
-        cut = (ids[:max_length] for ids in _tokenised(flat, tokenizer, progress))
-        return cls._write(cut, len(tokenizer), directory, fingerprint, {})
+        """Tokenises ``pairs`` into ``directory``; ``tokenise`` makes the ids of texts, prompts and all."""
+
+        def sequences() -> Iterator[list[int]]:
+            iterator = iter(pairs)
+            with tqdm(desc="Tokenising", unit="pair", disable=not progress) as bar:
+                while chunk := list(itertools.islice(iterator, CHUNK)):
+                    ids = iter(tokenise([part for pair in chunk for part in pair if part is not None]))
+                    yield from ([] if part is None else next(ids) for pair in chunk for part in pair)
+                    bar.update(len(chunk))
+
+        return cls._write(sequences(), vocabulary, directory, fingerprint, {})
