@@ -153,6 +153,8 @@ def test_mistakes_are_one_sentence(tiny_model: Path, text_file: str, pair_file: 
     refused("dropout", {"attention_dropout": 0}, output="new3")
     refused("needs --pairs", {"views": "pairs"}, output="new4")
     refused("lower pairs_per_step", {"pairs_per_step": 50}, output="new5", pairs=[pair_file])
+    refused("Unknown module group", {"modules": "fnn"}, output="new5")
+    assert not (tmp_path / "new5").exists()  # the corrected command must not find leftovers
     refused("not one token", {"mask_token": "[NOPE]"}, output="new6")
     refused("loss", {"learning_rate": 1e30, "stage1_steps": 4}, output="new7")
 

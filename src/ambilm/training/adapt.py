@@ -6,7 +6,8 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -65,20 +66,9 @@ def adapt(
     # An earlier run is thrown away only now that the model, at least, is known to load.
     if overwrite and not resume and output.exists():
         shutil.rmtree(output)
-    output.mkdir(parents=True, exist_ok=True)
-    stores = _text_stores(recipe, loaded, text, output)
-    losses = _losses(recipe, loaded, stores, _pair_store(recipe, loaded, pairs, output))
-    adapter = AdapterSettings(**{name: getattr(recipe, name) for name in AdapterSettings.model_fields})
-    torch.manual_seed(recipe.seed)  # the adapter's first values
-    add_adapter(loaded.view, adapter)
-    loaded.adapter = adapter
-    parameters = trainable_parameters(loaded.view)
-    sources = _sources(model, text, pairs)
-    trainer = Trainer(recipe, parameters, losses, _stage(recipe), output, sources)
-    start = trainer.resume() if resume else 0
-    if start == 0:
-        _rehearse(recipe, loaded, losses, trainer)
-    facts = {"recipe": recipe.name, **sources, "model": model, "settings": recipe.model_dump(mode="json")}
+    with _nothing_left_by_mistakes(output):
+        trainer, start = _prepare(recipe, loaded, _sources(model, text, pairs), text, pairs, output, resume)
+    facts = {"recipe": recipe.name, **trainer.sources, "model": model, "settings": recipe.model_dump(mode="json")}
     (output / "recipe.json").write_text(json.dumps(facts, indent=2))
     loaded.view.train()
     trainer.run(start)
@@ -86,6 +76,41 @@ def adapt(
     loaded.save_pretrained(output)
     shutil.rmtree(output / "tokens", ignore_errors=True)
     return output
+
+
+def _prepare(
+    recipe: Recipe, loaded: AmbiLM, sources: dict[str, Any], text: Sequence[str], pairs: Sequence[str], output: Path,
+    resume: bool,
+) -> tuple[Trainer, int]:  # fmt: skip
+    """Adapter, text and rehearsal: a trainer, and the step that it begins with."""
+    adapter = AdapterSettings(**{name: getattr(recipe, name) for name in AdapterSettings.model_fields})
+    torch.manual_seed(recipe.seed)  # the adapter's first values
+    add_adapter(loaded.view, adapter)
+    loaded.adapter = adapter
+    parameters = trainable_parameters(loaded.view)
+    stores = _text_stores(recipe, loaded, text, output)
+    losses = _losses(recipe, loaded, stores, _pair_store(recipe, loaded, pairs, output))
+    trainer = Trainer(recipe, parameters, losses, _stage(recipe), output, sources)
+    start = trainer.resume() if resume else 0
+    if start == 0:
+        _rehearse(recipe, loaded, losses, trainer)
+    return trainer, start
+
+
+@contextmanager
+def _nothing_left_by_mistakes(output: Path) -> Iterator[None]:
+    """Makes ``output``; what a refused run began there goes again, so that the corrected command finds it as it was."""
+    empty = not (output.exists() and any(output.iterdir()))
+    existed = output.exists()
+    output.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except UserError:
+        if empty:
+            shutil.rmtree(output)
+            if existed:
+                output.mkdir()
+        raise
 
 
 def _needs_text(recipe: Recipe, pairs: Sequence[str]) -> bool:

@@ -89,6 +89,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(
             parameters.values(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, betas=(0.9, 0.98)
         )
+        self.sources = sources
         settings = {**recipe.model_dump(mode="json"), **sources}
         self.facts: dict[str, Any] = {"recipe": recipe.name, "settings": settings}
 
