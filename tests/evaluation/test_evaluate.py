@@ -40,7 +40,6 @@ PARAGRAPH = (
     "The harbour was built in the nineteenth century to serve a fishing fleet . Later it grew for ferries , and "
     "a railway line connected it with the capital . Today most of its traffic is pleasure boats and small cargo ships ."
 )
-CHANT = "Who lives in the old lighthouse? Nobody lives in the old lighthouse."
 PAIRS = [
     ("A man plays a guitar.", "Someone is playing an instrument.", 4.0),
     ("A cat sleeps.", "The stock market fell.", 0.0),
@@ -62,10 +61,6 @@ def data(tmp_path: Path) -> Path:
     write(folder / "stsb.jsonl", [{**row, "split": split} for split in ("test", "dev") for row in pairs])
     write(folder / "rocstories.jsonl", [{"sentences": story, "split": "valid"} for story in STORIES])
     write(folder / "wikitext2.jsonl", [{"text": PARAGRAPH, "split": "valid"}] * 3)
-    write(folder / "lambada.jsonl", [
-        {"context": f"{CHANT} {CHANT} Who lives in the old", "target": "lighthouse", "split": "test"},
-        {"context": f"{CHANT} {CHANT} Who lives in the old", "target": "teapot", "split": "test"},
-    ])  # fmt: skip
     return folder
 
 
@@ -178,11 +173,6 @@ def test_a_causal_control_is_scored_left_to_right(
     entry = run(smollm2, "rocstories", data)["rocstories"]
     assert entry["main"] == entry["causal_adapted"] == pytest.approx(entry["left_to_right"], rel=1e-4)
     assert "generated" not in entry and "fixed_gap" not in entry
-
-
-def test_lambada_knows_a_word_it_has_read(smollm2: "AmbiLM", data: Path) -> None:
-    entry = run(smollm2, "lambada", data)["lambada"]
-    assert entry["main"] == 0.5 and entry["n"] == 2 and entry["target_perplexity"] > 1
 
 
 def test_long_texts_are_read_in_windows(smollm2: "AmbiLM", monkeypatch: pytest.MonkeyPatch) -> None:

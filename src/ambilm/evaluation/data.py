@@ -11,13 +11,14 @@ import random
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ambilm.errors import UserError
 
 SUFFIXES = (".jsonl.gz", ".jsonl")
+TWO_CHOICES = ("winogrande", "piqa", "boolq_no_passage")  # of the data sets in mcq_commonsense
 
 
 class Row(BaseModel):
@@ -53,7 +54,78 @@ class Cloze(Row):
     """A passage without its last word, and that word (LAMBADA)."""
 
     context: str
-    target: Annotated[str, Field(min_length=1)]
+    target: Annotated[str, Field(pattern="^[^ ]+$")]
+
+
+class Question(Row):
+    """A question with choices; ``answer`` is the place of the right one, from 0."""
+
+    question: Annotated[str, Field(min_length=1)]
+    choices: Annotated[list[str], Field(min_length=2)]
+    answer: int
+    task: str = ""
+
+    @model_validator(mode="after")
+    def _answer_is_a_choice(self) -> Self:
+        if not 0 <= self.answer < len(self.choices):
+            raise ValueError(f"the answer {self.answer} is no place in {len(self.choices)} choices, counted from 0")
+        if self.task in TWO_CHOICES and len(self.choices) != 2:
+            raise ValueError(f"a question of {self.task} has 2 choices, not {len(self.choices)}")
+        if self.task == "winogrande" and "_" not in self.question:
+            raise ValueError("a question of winogrande holds the blank _")
+        return self
+
+
+class ExamQuestion(Question):
+    """A question of an exam in one subject, with the choices A to D (MMLU, CMMLU)."""
+
+    choices: Annotated[list[str], Field(min_length=4, max_length=4)]
+    subject: Annotated[str, Field(min_length=1)]
+
+
+class LabelledChoices(BaseModel):
+    """Answers, and 1 for each that is true, else 0."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    choices: Annotated[list[str], Field(min_length=2)]
+    labels: list[Literal[0, 1]]
+
+    @model_validator(mode="after")
+    def _labels_are_whole(self) -> Self:
+        if len(self.labels) != len(self.choices) or 1 not in self.labels:
+            raise ValueError("labels must say 0 or 1 for each choice, and 1 at least once")
+        return self
+
+
+class TruthfulQuestion(Row):
+    """A question that people answer wrongly out of habit; ``mc1`` has one true answer, ``mc2`` several (TruthfulQA)."""
+
+    question: Annotated[str, Field(min_length=1)]
+    mc1: LabelledChoices
+    mc2: LabelledChoices
+
+    @model_validator(mode="after")
+    def _one_is_right(self) -> Self:
+        if sum(self.mc1.labels) != 1:
+            raise ValueError(f"mc1 has {sum(self.mc1.labels)} true answers and must have one")
+        return self
+
+
+class WorkedProblem(Row):
+    """A problem in words and its solution, which ends in ``#### ANSWER`` (GSM8K)."""
+
+    question: Annotated[str, Field(min_length=1)]
+    solution: Annotated[str, Field(pattern=r"#### \S")]
+
+
+class Instruction(Row):
+    """A task in words, an input, and the outputs that count as right (Super-NaturalInstructions)."""
+
+    task: str
+    definition: Annotated[str, Field(min_length=1)]
+    input: str
+    output: Annotated[list[str], Field(min_length=1)]
 
 
 RowType = TypeVar("RowType", bound=Row)
@@ -111,7 +183,8 @@ def read_rows(path: Path, kind: type[RowType], split: str | None) -> Iterator[Ro
         raise UserError(f"{path} holds no rows; give the folder of the complete data with --data.")
     if split is not None and split not in seen:
         raise UserError(
-            f"{path} has no rows with split {split!r}, only {', '.join(sorted(seen))}; name one as TASK:SPLIT."
+            f"{path} has no rows with split {split!r}, only {', '.join(sorted(seen))}; "
+            "give the complete file, or name another part as TASK:PART."
         )
 
 
