@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ambilm.errors import UserError
-from ambilm.evaluation import infilling, knowledge, own_text, perplexity, sts
+from ambilm.evaluation import infilling, knowledge, own_text, perplexity, repetition, sts
 from ambilm.evaluation.data import check_data, find
 from ambilm.evaluation.results import Results, file_state, model_state
 from ambilm.evaluation.task import Run, Task
@@ -22,7 +22,7 @@ from ambilm.evaluation.task import Run, Task
 if TYPE_CHECKING:
     from ambilm import AmbiLM
 
-FAMILIES = (sts, infilling, perplexity, knowledge, own_text)
+FAMILIES = (sts, infilling, perplexity, knowledge, repetition, own_text)
 TASKS: dict[str, Task] = {task.name: task for family in FAMILIES for task in family.TASKS}
 # A group runs those of its tasks whose data is there.
 GROUPS: dict[str, tuple[str, ...]] = {name: names for family in FAMILIES for name, names in family.GROUPS.items()}
