@@ -56,8 +56,10 @@ FILES: Rows = {
         {"context": f"{CHANT} {CHANT} Who lives in the old", "target": word, "split": "test"}
         for word in ("lighthouse", "teapot")
     ],
+    "dureader_demo": [{"question": "天空是什么颜色", "contexts": ["天空是蓝色的。" * 200], "answers": ["蓝色", "蓝"],
+                       "question_type": "ENTITY", "split": "dev"}],
     "super_ni": [ORDER, {**ORDER, "input": "tree", "output": ["tree"]}],
-}
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -192,7 +194,7 @@ def test_lambada_knows_a_word_it_has_read(smollm2: "AmbiLM", data: Path) -> None
 
 
 def test_answers_are_written_and_scored(smollm2: "AmbiLM", data: Path, asked: Rows) -> None:
-    tasks = run(smollm2, "gsm8k,super_ni", data)
+    tasks = run(smollm2, "gsm8k,super_ni,dureader_demo", data)
     strict, flexible = asked["gsm8k"]
     assert strict["arguments"][0][0].count("2 + 1 = 3\n#### 3") == 5
     assert strict["arguments"][0][0].endswith("Question: Tom has 2 apples and gets 1. How many?\nAnswer:")
@@ -201,6 +203,10 @@ def test_answers_are_written_and_scored(smollm2: "AmbiLM", data: Path, asked: Ro
     assert tasks["gsm8k"]["main"] == tasks["gsm8k"]["flexible"] == 1 and tasks["gsm8k"]["n"] == 1
     prompt = asked["super_ni"][0]["arguments"][0][0]
     assert prompt == "Definition: Repeat the word.\n\nNow complete the following example -\nInput: house\nOutput:"
+    [record] = asked["dureader_demo"]
+    prompt = record["arguments"][0][0]
+    assert prompt == f"材料：{('天空是蓝色的。' * 200)[: answers.PASSAGE_CHARACTERS]}\n问题：天空是什么颜色\n答案："
+    assert tasks["dureader_demo"]["subsets"]["ENTITY"] == {"rouge_l": record["rouge_l"], "n": 1}
     entry = tasks["super_ni"]
     assert entry["metric"] == "ROUGE-L" and entry["n"] == 2 and entry["subsets"]["task1_repeat"]["n"] == 2
     assert entry["main"] == pytest.approx(sum(record["rouge_l"] for record in asked["super_ni"]) / 2)
@@ -210,21 +216,33 @@ def test_answers_are_written_and_scored(smollm2: "AmbiLM", data: Path, asked: Ro
 
 
 def test_an_answer_is_compared_with_the_best_right_one() -> None:
-    document = {"output": ["a dog barked", "The cat sat."]}
-    assert answers.score_answer(document, [" the cat sat "]) == {"rouge_l": 1, "f1": 1, "exact_match": 1}
-    # Of "cat sat down" two words are among the two of "cat sat": precision 2/3, recall 1.
-    scores = answers.score_answer(document, ["cat sat down"])
-    assert scores["f1"] == pytest.approx(0.8) and scores["exact_match"] == 0
-    assert scores["rouge_l"] == pytest.approx(2 / 3)  # "the" counts here
-    assert answers.score_answer(document, [""]) == {"rouge_l": 0, "f1": 0, "exact_match": 0}
+    document = {"right": ["a dog barked", "The cat sat."]}
+
+    def score(answer: str) -> dict[str, float]:
+        return answers.score_answer(answers.WORDS, document, [answer])
+
+    assert score(" the cat sat ") == {"rouge_l": 1, "f1": 1, "exact_match": 1}
+    # Of "cat sat down" two words are the two of "cat sat": precision 2/3, recall 1. For ROUGE-L "the" counts too.
+    assert score("cat sat down") == {"rouge_l": pytest.approx(2 / 3), "f1": pytest.approx(0.8), "exact_match": 0}
+    assert score("") == {"rouge_l": 0, "f1": 0, "exact_match": 0}
     records = [
-        {"doc": {"task": "t", "input": "", "output": outputs}, "filtered_resps": [answer],
-         **answers.score_answer({"output": outputs}, [answer])}
-        for outputs, answer in ((["one two three four", "x"], "one two three four"), (["five six seven eight"], "five"))
+        {"doc": {"subset": "t", "right": right}, "filtered_resps": [answer],
+         **answers.score_answer(answers.WORDS, {"right": right}, [answer])}
+        for right, answer in ((["one two three four", "x"], "one two three four"), (["five six seven eight"], "five"))
     ]  # fmt: skip
-    figures = answers.answer_figures(records)
+    figures = answers.answer_figures(answers.WORDS, records)
     assert figures["main"] == pytest.approx((1 + 0.4) / 2) and 0 < figures["bleu"] < 100
-    assert answers.answer_figures(records[:1])["bleu"] == pytest.approx(100)
+    assert answers.answer_figures(answers.WORDS, records[:1])["bleu"] == pytest.approx(100)
+
+
+def test_chinese_answers_are_compared_by_characters() -> None:
+    document = {"subset": "", "right": ["北京很大。", "上海"]}
+    # 北京大 keeps the order of three of four characters.
+    scores = answers.score_answer(answers.CHARACTERS, document, ["北京大！"])
+    assert scores == {"rouge_l": pytest.approx(6 / 7), "f1": pytest.approx(6 / 7), "exact_match": 0}
+    assert answers.score_answer(answers.CHARACTERS, document, ["上海。"])["exact_match"] == 1
+    record = {"doc": document, "filtered_resps": ["北京很大。"], "rouge_l": 1, "f1": 1, "exact_match": 1}
+    assert answers.answer_figures(answers.CHARACTERS, [record])["bleu"] == pytest.approx(100)
 
 
 def test_a_mean_says_how_far_it_may_move() -> None:

@@ -128,6 +128,15 @@ class Instruction(Row):
     output: Annotated[list[str], Field(min_length=1)]
 
 
+class PassageQuestion(Row):
+    """A question, passages that were found for it, and the answers that people wrote (DuReader)."""
+
+    question: Annotated[str, Field(min_length=1)]
+    contexts: list[str]
+    answers: Annotated[list[str], Field(min_length=1)]
+    question_type: str = ""
+
+
 RowType = TypeVar("RowType", bound=Row)
 Item = TypeVar("Item")
 

@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 
 from ambilm.errors import UserError
-from ambilm.evaluation.answers import answer_figures, instruction_task
+from ambilm.evaluation.answers import CHARACTERS, WORDS, Units, answer_figures, instruction_task, passage_task
 from ambilm.evaluation.data import (
     Cloze,
     ExamQuestion,
     Instruction,
     LabelledChoices,
+    PassageQuestion,
     Question,
     TruthfulQuestion,
     WorkedProblem,
@@ -286,11 +287,19 @@ def _run_gsm8k(run: Run) -> dict[str, Any]:
 
 
 def _run_super_ni(run: Run) -> dict[str, Any]:
-    """ROUGE-L, F1, exact match and BLEU of answers to instructions that the model has no worked example of."""
+    """ROUGE-L, F1, exact match and BLEU of answers to instructions, without a worked example."""
     rows = sample(read_rows(run.path, Instruction, "test"), run.limit or DEFAULT_ANSWERS, run.seed)
-    served = instruction_task(rows)
-    records = _records(run, [served], GENERATION_BATCH)[served.name]
-    return answer_figures(records)
+    return _answers(run, instruction_task(rows), WORDS)
+
+
+def _run_dureader(run: Run) -> dict[str, Any]:
+    """The same of answers to Chinese questions from passages."""
+    rows = sample(read_rows(run.path, PassageQuestion, "dev"), run.limit or DEFAULT_ANSWERS, run.seed)
+    return _answers(run, passage_task(rows), CHARACTERS)
+
+
+def _answers(run: Run, served: Served, units: Units) -> dict[str, Any]:
+    return answer_figures(units, _records(run, [served], GENERATION_BATCH)[served.name])
 
 
 TASKS = (
@@ -306,9 +315,10 @@ TASKS = (
     Task("gsm8k", "gsm8k", "exact match", _run_gsm8k),
     Task("lambada", "lambada", "accuracy", _run_lambada),
     Task("super_ni", "super_ni", "ROUGE-L", _run_super_ni),
+    Task("dureader_demo", "dureader_demo", "ROUGE-L", _run_dureader),
 )
 _COMMON_SENSE_NAMES = tuple(f"mcq_commonsense:{name}" for name in COMMON_SENSE)
 GROUPS = {
-    "knowledge": ("mmlu", "cmmlu", "truthfulqa", *_COMMON_SENSE_NAMES, "gsm8k", "lambada", "super_ni"),
+    "knowledge": ("mmlu", "cmmlu", "truthfulqa", *_COMMON_SENSE_NAMES, "gsm8k", "lambada", "super_ni", "dureader_demo"),
     "mcq_commonsense": _COMMON_SENSE_NAMES,
 }
