@@ -53,6 +53,22 @@ def test_html_is_escaped_and_png_is_a_picture(two: list[Path], tmp_path: Path) -
     assert not list(tmp_path.glob(".part*"))
 
 
+def test_figures_beside_the_main_one_have_a_direction_of_their_own(tmp_path: Path) -> None:
+    repeats = {"main": 0.2, "metric": "Rep-4", "rep_sen": 0.1, "rep_sen_error": 0.02, "merged_rep_4": 0.4}
+    paths = [
+        results(tmp_path / "before.json", "a", rep=repeats, truthfulqa={"main": 0.4, "metric": "mc2", "mc1": 0.25}),
+        results(tmp_path / "after.json", "b", rep={**repeats, "main": 0.1}, lambada={"main": 30, "metric": "accuracy"}),
+    ]
+    compare(paths, tmp_path / "table.md")
+    lines = (tmp_path / "table.md").read_text().splitlines()
+    assert "| rep | Rep-4 ↓ | 0.200 | **0.100** (−0.100) |" in lines
+    assert "| rep: Rep-Sen | Rep-Sen ↓ | 0.100 ± 0.020 | 0.100 ± 0.020 (+0.000) |" in lines
+    assert "| rep: merged | Rep-4 ↓ | 0.400 | 0.400 (+0.000) |" in lines
+    assert "| truthfulqa: mc1 | mc1 ↑ | 0.250 | – |" in lines
+    compare(paths, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_one_name_twice_is_told_apart_and_a_gap_is_a_dash(tmp_path: Path) -> None:
     paths = [results(tmp_path / f"{name}.json", "m", **{name: sts(0.5)}) for name in ("sts12", "sts13")]
     names, lines = comparison(paths)

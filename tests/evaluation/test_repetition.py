@@ -77,6 +77,8 @@ def test_every_row_is_measured(smollm2: AmbiLM, data: Path) -> None:
 def test_a_merged_model_has_a_row_of_its_own(adapted: AmbiLM, data: Path) -> None:
     entry = run(adapted, "rocstories:repetition", data)["rocstories:repetition"]
     assert list(entry["greedy"]) == list(entry["sampled"]) == ["switched", "merged"]
+    assert entry["main"] == entry["greedy"]["switched"]["rep_4"]
+    assert entry["merged_rep_4"] == entry["greedy"]["merged"]["rep_4"]
     wrote = {(sample["row"], sample["decoding"]): sample["continuation"] for sample in entry["samples"]}
     options: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False}
     assert wrote["switched", "greedy"] == adapted.generate(STORY[0], **options)

@@ -26,7 +26,18 @@ BESIDE = (
     ("causal_perplexity", "causal_perplexity_error", "causal perplexity"),
     ("mrr", "mrr_error", "MRR"),
     ("target_perplexity", "target_perplexity_error", "target perplexity"),
+    ("acc_norm", "acc_norm_error", "by length of the choice"),
+    ("mc1", "mc1_error", "mc1"),
+    ("flexible", "flexible_error", "last number"),
+    ("f1", "f1_error", "F1"),
+    ("exact_match", "exact_match_error", "exact match"),
+    ("rep_sen", "rep_sen_error", "Rep-Sen"),
+    ("merged_rep_4", "merged_rep_4_error", "merged"),
+    ("merged_rep_sen", "merged_rep_sen_error", "Rep-Sen, merged"),
 )
+# Of these, metrics of their own; the others are the task's metric in another reading.
+OWN_METRICS = {"mrr": "MRR", "mc1": "mc1", "f1": "F1", "exact_match": "exact match",
+               "rep_sen": "Rep-Sen", "merged_rep_sen": "Rep-Sen"}  # fmt: skip
 STS_TASKS = ("sts12", "sts13", "sts14", "sts15", "sts16", "sts17", "sts22", "stsb", "sickr", "biosses")
 LEGEND = (
     "Bold: the best of the row. ≈: within two standard errors of the best. "
@@ -49,8 +60,12 @@ class Line:
     figures: list[Figure | None]
 
     @property
-    def lower_is_better(self) -> bool:
+    def is_perplexity(self) -> bool:
         return "perplexity" in self.metric
+
+    @property
+    def lower_is_better(self) -> bool:
+        return self.is_perplexity or self.metric.startswith("Rep-")
 
     def best(self) -> Figure | None:
         known = [figure for figure in self.figures if figure is not None]
@@ -115,7 +130,7 @@ def _lines(task: str, entries: Sequence[dict[str, Any] | None]) -> list[Line]:
     for key, error, label in BESIDE:
         figures = [_figure(entry, key, error) for entry in entries]
         if any(figures):
-            beside = label if "perplexity" in label or key == "mrr" else metric
+            beside = label if "perplexity" in label else OWN_METRICS.get(key, metric)
             lines.append(Line(f"{task}: {label}", beside, figures))
     return lines
 
@@ -225,8 +240,11 @@ def _plot(names: Sequence[str], lines: Sequence[Line], path: Path) -> None:
     """Bars of every row, one panel for each direction, whiskers of two standard errors."""
     from matplotlib.figure import Figure as Canvas
 
-    panels = [(title, [line for line in lines if line.lower_is_better == lower]) for title, lower in
-              (("higher is better", False), ("lower is better (log scale)", True))]  # fmt: skip
+    panels = [
+        ("higher is better", [line for line in lines if not line.lower_is_better]),
+        ("lower is better (log scale)", [line for line in lines if line.is_perplexity]),
+        ("lower is better", [line for line in lines if line.lower_is_better and not line.is_perplexity]),
+    ]
     panels = [panel for panel in panels if panel[1]]
     heights = [len(members) * (0.2 * len(names) + 0.25) + 0.6 for _, members in panels]
     canvas = Canvas(figsize=(9, sum(heights) + 0.6), layout="constrained")
@@ -247,7 +265,7 @@ def _plot(names: Sequence[str], lines: Sequence[Line], path: Path) -> None:
         axis.set_yticks(range(len(members)), [line.name for line in members])
         axis.invert_yaxis()
         axis.set_title(title, fontsize=10, loc="left")
-        if members[0].lower_is_better:
+        if members[0].is_perplexity:
             axis.set_xscale("log")
             axis.set_xlim(left=1)  # the perplexity of a model that knows everything
             axis.xaxis.set_major_formatter("{x:g}")

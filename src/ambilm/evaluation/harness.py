@@ -67,8 +67,12 @@ class HarnessModel(HFLM):
         )
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """As the harness's, but what is asked twice is scored once: mc1 of TruthfulQA is part of its mc2."""
+        distinct = {request.args: request for request in requests}
         with contextlib.redirect_stderr(self.terminal or sys.stderr):
-            return super().loglikelihood(requests, disable_tqdm)
+            scores = super().loglikelihood(list(distinct.values()), disable_tqdm)
+        known = dict(zip(distinct, scores, strict=True))
+        return [known[request.args] for request in requests]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         with contextlib.redirect_stderr(self.terminal or sys.stderr):

@@ -97,7 +97,7 @@ def _trees(model: AmbiLM) -> Iterator[tuple[str, PreTrainedModel]]:
 
 
 def repetition_entry(run: Run, openings: Sequence[Opening]) -> dict[str, Any]:
-    """Every row, greedy and sampled; ``main`` is Rep-4 of the greedy continuations of the model as it generates.
+    """Every row, greedy and sampled; ``main`` and ``rep_sen`` are of what the model as it generates writes greedily.
 
     Raises:
         UserError: when there are fewer than 2 openings.
@@ -116,11 +116,15 @@ def repetition_entry(run: Run, openings: Sequence[Opening]) -> dict[str, Any]:
                 {"row": row, "decoding": decoding, "opening": opening.text, "continuation": text}
                 for opening, text in zip(openings[:SAMPLES], texts, strict=False)
             ]
-    main = entry["greedy"]["switched"]
+    switched, merged = entry["greedy"]["switched"], entry["greedy"].get("merged", {})
+    beside = ("rep_4", "rep_4_error", "rep_sen", "rep_sen_error")
     return {
-        "main": main["rep_4"],
+        "main": switched["rep_4"],
         "n": len(openings),
-        "standard_error": main["rep_4_error"],
+        "standard_error": switched["rep_4_error"],
+        "rep_sen": switched["rep_sen"],
+        "rep_sen_error": switched["rep_sen_error"],
+        **{f"merged_{name}": merged[name] for name in beside if merged},
         **entry,
         "people": repetition_figures([opening.rest for opening in openings]),
         "samples": samples,
