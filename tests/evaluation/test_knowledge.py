@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
+from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_model
 from lm_eval.models.huggingface import HFLM
 
+from ambilm.adaptation import AdapterSettings, add_adapter, trainable_parameters
 from ambilm.errors import UserError
 from ambilm.evaluation import answers, evaluate, harness, knowledge
 from ambilm.evaluation.data import Question, read_rows, sample
@@ -123,6 +126,28 @@ def test_the_harness_finds_ours_by_name() -> None:
     assert (
         isinstance(model, harness.HarnessModel) and model.batch_size == 2 and model.model.config.model_type == "llama"
     )
+
+
+def test_weights_say_who_scores(smollm2: "AmbiLM") -> None:
+    from ambilm import AmbiLM
+
+    model = AmbiLM(smollm2.base, smollm2.tokenizer, "adapted")
+    model.adapter = AdapterSettings(rank=4)
+    add_adapter(model.view, model.adapter)
+    with torch.no_grad():
+        for parameter in trainable_parameters(model.view).values():
+            parameter.fill_(0.05)
+    request = Instance("loglikelihood", {}, (CHANT, " Nobody"), 0)
+
+    def score(scored: "AmbiLM", weights: str) -> float:
+        return harness.HarnessModel(scored, weights).loglikelihood([request], disable_tqdm=True)[0][0]
+
+    base = score(smollm2, "base")
+    assert score(model, "base") == score(model, "by_job") == base
+    assert score(model, "merged") == score(model.merged(), "base") != base
+    for wrong, words in (("learned", "base, by_job, merged"), ("merged", "needs an adapted model")):
+        with pytest.raises(UserError, match=words):
+            harness.HarnessModel(smollm2, wrong)
 
 
 def test_an_exam_is_asked_as_in_the_harness(smollm2: "AmbiLM", data: Path, asked: Rows) -> None:
