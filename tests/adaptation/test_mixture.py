@@ -26,6 +26,8 @@ from ambilm.adaptation import (
     shared_view,
     take_experts_from,
     trainable_parameters,
+    tuned_copy,
+    with_mixture,
 )
 from ambilm.adaptation.mixture import Route
 from ambilm.attention import Layout
@@ -360,3 +362,19 @@ def test_wrong_files(tmp_path: Path) -> None:
     (tmp_path / "mixture.json").write_text('{"expert": "sparse"}')
     with pytest.raises(UserError, match="not a readable mixture"):
         load_mixture(shared_view(base), tmp_path)
+
+
+@pytest.mark.parametrize("expert", EXPERTS)
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.inference_mode()
+def test_trees_of_stock_modules(family: str, expert: str) -> None:
+    base = tiny(family)
+    view = mixture_view(base, adapted_view(base), expert=expert)
+    assert torch.equal(with_mixture(base, view, "all_base")(IDS).logits, base(IDS).logits)
+    for route in ROUTES:
+        model = with_mixture(base, view, route)
+        expected = logits(view, routed(view, route, "causal"))
+        torch.testing.assert_close(model(IDS).logits, expected, atol=2e-4, rtol=1e-4)
+        assert {id(item) for item in model.parameters()} == {id(item) for item in view.parameters()}
+    folded = tuned_copy(view, base)(IDS).logits
+    torch.testing.assert_close(folded, with_mixture(base, view, "all_tuned")(IDS).logits, atol=2e-4, rtol=1e-4)

@@ -18,7 +18,10 @@ from ambilm.adaptation.mixture import (
     load_mixture,
     routing,
     save_mixture,
+    set_route,
     take_experts_from,
+    tuned_copy,
+    with_mixture,
 )
 from ambilm.adaptation.views import shared_view
 
@@ -37,7 +40,10 @@ __all__ = [
     "routing",
     "save_adapter",
     "save_mixture",
+    "set_route",
     "shared_view",
     "take_experts_from",
     "trainable_parameters",
+    "tuned_copy",
+    "with_mixture",
 ]

@@ -135,7 +135,8 @@ def add_low_rank(output: Tensor, hidden: Tensor, down: Tensor, up: Tensor, scale
             difference = F.linear(F.linear(hidden.float(), down), up)  # (..., out)
         return output.add_(difference, alpha=scale)
     flat = hidden.reshape(tokens, -1)
-    return torch.addmm(output.reshape(tokens, -1), F.linear(flat, down), up.T, alpha=scale).view_as(output)
+    inner = F.linear(flat, down.to(flat.dtype))  # (tokens, rank)
+    return torch.addmm(output.reshape(tokens, -1), inner, up.T.to(flat.dtype), alpha=scale).view_as(output)
 
 
 def _lean_forward(module: LoraLinear) -> Callable[[Tensor], Tensor]:

@@ -11,8 +11,10 @@ products). A linear gate per layer picks one of the two per token::
         hidden = hidden_states(view, ids, layout)
     loss = ... + settings.balance * recorder.load_balancing_loss()
 
-Who routes is a matter of the call, never of the modules, so calls of different kinds can run in several threads at once.
-To switch by job, generation runs under ``routing("all_base")`` and bidirectional jobs under ``routing("all_tuned")``.
+Nothing is switched, so calls of different kinds can run in several threads at once: ``routing`` holds for the calls of one
+thread, and outside of it a tree of modules has a route of its own (``set_route``). :class:`ambilm.AmbiLM` keeps one tree for
+each way of use, all over the same weights: the base for generation, a view with every token on expert 1 for the bidirectional
+jobs, and ``with_mixture`` under the learned gates.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -153,6 +156,7 @@ class _Mixture(nn.Module, ABC):
         self.base = base
         self.layer = layer
         self.scaling = scaling
+        self.route: Route | None = None  # outside of a routing block; see set_route
         # Small steps vanish in bfloat16, and near a tie its rounding would pick the expert: gates are float32.
         self.gate = nn.Linear(hidden, EXPERTS, bias=False, dtype=torch.float32, device=next(base.parameters()).device)
         nn.init.normal_(self.gate.weight, std=0.02)  # Mixtral's; both experts get tokens from the first step on
@@ -162,35 +166,40 @@ class _Mixture(nn.Module, ABC):
         """Name to parameter of what expert 1 does not share with expert 0."""
 
     @abstractmethod
+    def tuned_weights(self) -> dict[str, Tensor]:
+        """Name in the FFN to each weight of expert 1, as a plain FFN would hold it."""
+
+    @abstractmethod
     def tuned(self, hidden: Tensor) -> Tensor:
         """Expert 1 on every token, (..., hidden) to itself."""
 
     @abstractmethod
     def mixed(self, hidden: Tensor, choice: Tensor) -> Tensor:
-        """Each token on the expert that ``choice`` (tokens,) names, (..., hidden) to itself."""
+        """Expert 1 for the tokens of which ``choice`` (tokens,) is true, expert 0 for the others; (..., hidden) to itself."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(..., hidden) to itself.
 
         Raises:
-            RuntimeError: outside a ``routing`` block, because guessing a route would silently be wrong.
+            RuntimeError: without a route, because guessing one would silently be wrong.
         """
         call = _routing.get()
-        if call is None:
+        route = self.route if call is None else call.route
+        if route is None:
             raise RuntimeError(
                 "the FFN of this view is a mixture: run it inside `with routing(...)`, in the same thread"
             )
-        if call.route == "all_base":
+        if route == "all_base":
             return self.base(hidden)
-        if call.route == "all_tuned":
+        if route == "all_tuned":
             return self.tuned(hidden)
-        return self._learned(hidden, call.recorder)
+        return self._learned(hidden, None if call is None else call.recorder)
 
     def _learned(self, hidden: Tensor, recorder: Recorder | None) -> Tensor:
-        probabilities = self._probabilities(hidden)  # (tokens, 2)
+        scores = self._scores(hidden)  # (tokens, 2)
         if recorder is not None:
-            recorder.add(self.layer, probabilities)
-        probability, choice = probabilities.max(dim=-1)  # (tokens,), (tokens,)
+            recorder.add(self.layer, scores.softmax(dim=-1))
+        choice = scores[:, 1] > scores[:, 0]  # (tokens,)
         on_tuned = int(choice.sum())
         # Where all tokens agree, exactly that expert's code runs, as under a fixed route.
         if on_tuned == 0:
@@ -199,14 +208,17 @@ class _Mixture(nn.Module, ABC):
             output = self.tuned(hidden)
         else:
             output = self.mixed(hidden, choice)
+        if self.scaling == "straight_through" and not scores.requires_grad:
+            return output  # times 1
+        probability = scores.softmax(dim=-1).amax(dim=-1)  # (tokens,)
         if self.scaling == "straight_through":
             # Exactly 1, with the gradient of the probability.
             probability = 1 + (probability - probability.detach())
         return output * probability.to(output.dtype).view(*output.shape[:-1], 1)
 
-    def _probabilities(self, hidden: Tensor) -> Tensor:
+    def _scores(self, hidden: Tensor) -> Tensor:
         with torch.autocast(hidden.device.type, enabled=False):
-            return self.gate(hidden.reshape(-1, hidden.shape[-1]).float()).softmax(dim=-1)
+            return self.gate(hidden.reshape(-1, hidden.shape[-1]).float())
 
 
 class _DenseMixture(_Mixture):
@@ -219,12 +231,15 @@ class _DenseMixture(_Mixture):
     def expert_parameters(self) -> dict[str, nn.Parameter]:
         return {f"expert.{name}": parameter for name, parameter in self.expert.named_parameters()}
 
+    def tuned_weights(self) -> dict[str, Tensor]:
+        return dict(self.expert.named_parameters())
+
     def tuned(self, hidden: Tensor) -> Tensor:
         return self.expert(hidden)
 
     def mixed(self, hidden: Tensor, choice: Tensor) -> Tensor:
         flat = hidden.reshape(-1, hidden.shape[-1])  # (tokens, hidden)
-        rows = [(choice == number).nonzero().flatten() for number in range(EXPERTS)]  # tokens of each expert
+        rows = [picked.nonzero().flatten() for picked in (~choice, choice)]  # tokens of each expert
         experts = (self.base, self.expert)
         parts = torch.cat([expert(flat[own]) for expert, own in zip(experts, rows, strict=True)])  # (tokens, hidden)
         return torch.empty_like(parts).index_copy(0, torch.cat(rows), parts).view(hidden.shape)
@@ -250,6 +265,11 @@ class _LowRankLinear(nn.Module):
         self.up = nn.Parameter(torch.zeros(outputs, rank, dtype=torch.float32, device=device))
         nn.init.kaiming_uniform_(self.down, a=5**0.5)  # LoRA's: a fresh difference is zero and still learns
 
+    def tuned_weight(self) -> Tensor:
+        """Base and difference in one, in the shape of the base's weight, float32."""
+        difference = self.scale * (self.up @ self.down)  # (out, in)
+        return self.base.weight.float() + (difference.T if isinstance(self.base, Conv1D) else difference)
+
     def forward(self, hidden: Tensor) -> Tensor:
         """(..., in) to (..., out)."""
         output = self.base(hidden)
@@ -260,7 +280,8 @@ class _LowRankLinear(nn.Module):
             return add_low_rank(output, hidden, self.down, self.up, self.scale)
         inputs = hidden.reshape(-1, hidden.shape[-1])  # (tokens, in)
         outputs = output.reshape(-1, output.shape[-1])  # (tokens, out)
-        difference = F.linear(F.linear(inputs.index_select(0, rows), self.down), self.up)  # (rows, out)
+        down, up = self.down.to(hidden.dtype), self.up.to(hidden.dtype)
+        difference = F.linear(F.linear(inputs.index_select(0, rows), down), up)  # (rows, out)
         return outputs.index_add(0, rows, difference, alpha=self.scale).view_as(output)
 
 
@@ -286,6 +307,9 @@ class _LowRankMixture(_Mixture):
             for name, product in self.differences().items()
             for side in ("down", "up")
         }
+
+    def tuned_weights(self) -> dict[str, Tensor]:
+        return {f"{name}.weight": product.tuned_weight() for name, product in self.differences().items()}
 
     def tuned(self, hidden: Tensor) -> Tensor:
         return self._run(hidden, "all")
@@ -383,6 +407,48 @@ def expert_parameters(view: PreTrainedModel) -> dict[str, nn.Parameter]:
         for name, mixture in _mixtures(view).items()
         for inner, parameter in mixture.expert_parameters().items()
     }
+
+
+def set_route(view: PreTrainedModel, route: Route) -> None:
+    """The route of this tree's mixtures wherever no :func:`routing` block says otherwise; before the tree is used.
+
+    Raises:
+        ValueError: when the view has no mixture.
+    """
+    for mixture in _mixtures(view).values():
+        mixture.route = route
+
+
+def with_mixture(base: PreTrainedModel, view: PreTrainedModel, route: Route) -> PreTrainedModel:
+    """The stock causal modules of ``base`` with the mixtures of ``view`` as FFNs, over the same weights as both.
+
+    transformers' own ``generate`` runs on it, under ``route``.
+
+    Raises:
+        ValueError: when the view has no mixture.
+    """
+    mixtures = _mixtures(view)
+    shared = {id(tensor): tensor for tree in (base, view) for tensor in chain(tree.parameters(), tree.buffers())}
+    model: PreTrainedModel = copy.deepcopy(base, shared)
+    for name, mixture in mixtures.items():
+        model.set_submodule(name, copy.deepcopy(mixture, shared))
+    set_route(model, route)
+    return model
+
+
+def tuned_copy(view: PreTrainedModel, base: PreTrainedModel) -> PreTrainedModel:
+    """A stock model with a copy of the weights, whose FFNs are the experts 1: the bidirectional model that they came from.
+
+    Raises:
+        ValueError: when the view has no mixture.
+    """
+    model: PreTrainedModel = copy.deepcopy(base)
+    with torch.no_grad():
+        for name, mixture in _mixtures(view).items():
+            for inner, weight in mixture.tuned_weights().items():
+                target = model.get_parameter(f"{name}.{inner}")
+                target.copy_(weight.to(target.dtype))
+    return model
 
 
 def take_experts_from(adapted: PreTrainedModel, view: PreTrainedModel) -> None:
