@@ -17,6 +17,8 @@ from ambilm.cli import main, models
 # A shell starts what it runs in the background with Ctrl-C ignored; without this the text below would never end.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 class Model:
+    def with_weights(self, weights):
+        return self
     def generate(self, prompt, **options):
         if prompt == "interrupt":
             yield "half a "

@@ -18,6 +18,7 @@ from ambilm.evaluation.data import Question, read_rows, sample
 from ambilm.evaluation.served import Served
 from ambilm.evaluation.statistics import mean_figures
 from ambilm.evaluation.tasks import expand
+from ambilm.model.ambilm import EveryJobWeights
 
 if TYPE_CHECKING:
     from ambilm import AmbiLM
@@ -139,15 +140,16 @@ def test_weights_say_who_scores(smollm2: "AmbiLM") -> None:
             parameter.fill_(0.05)
     request = Instance("loglikelihood", {}, (CHANT, " Nobody"), 0)
 
-    def score(scored: "AmbiLM", weights: str) -> float:
+    def score(scored: "AmbiLM", weights: EveryJobWeights) -> float:
         return harness.HarnessModel(scored, weights).loglikelihood([request], disable_tqdm=True)[0][0]
 
     base = score(smollm2, "base")
     assert score(model, "base") == score(model, "by_job") == base
     assert score(model, "merged") == score(model.merged(), "base") != base
-    for wrong, words in (("learned", "base, by_job, merged"), ("merged", "needs an adapted model")):
-        with pytest.raises(UserError, match=words):
-            harness.HarnessModel(smollm2, wrong)
+    with pytest.raises(UserError, match="needs gates"):
+        harness.HarnessModel(smollm2, "learned")
+    with pytest.raises(UserError, match="needs an adapted model"):
+        harness.HarnessModel(smollm2, "merged")
 
 
 def test_an_exam_is_asked_as_in_the_harness(smollm2: "AmbiLM", data: Path, asked: Rows) -> None:

@@ -14,7 +14,7 @@ products). A linear gate per layer picks one of the two per token::
 Nothing is switched, so calls of different kinds can run in several threads at once: ``routing`` holds for the calls of one
 thread, and outside of it a tree of modules has a route of its own (``set_route``). :class:`ambilm.AmbiLM` keeps one tree for
 each way of use, all over the same weights: the base for generation, a view with every token on expert 1 for the bidirectional
-jobs, and ``with_mixture`` under the learned gates.
+jobs, and, with ``with_weights("learned")``, trees under the learned gates.
 """
 
 from __future__ import annotations
@@ -334,6 +334,11 @@ def _is_feed_forward(name: str) -> bool:
     """Whether this is the name of a whole FFN, not of something inside one."""
     ffn = MODULE_GROUPS["ffn"]
     return bool(ffn.search(name)) and not ffn.search(name.rpartition(".")[0])
+
+
+def has_mixture(model: PreTrainedModel) -> bool:
+    """Whether the FFNs of this tree are mixtures."""
+    return any(isinstance(module, _Mixture) for module in model.modules())
 
 
 def _mixtures(view: PreTrainedModel) -> dict[str, _Mixture]:

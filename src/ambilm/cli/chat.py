@@ -22,6 +22,8 @@ from ambilm.cli.options import (
     TemperatureOption,
     TopKOption,
     TopPOption,
+    WeightsChoice,
+    WeightsOption,
 )
 from ambilm.errors import UserError
 
@@ -40,6 +42,7 @@ def chat(
     top_p: TopPOption = None,
     repetition_penalty: RepetitionPenaltyOption = None,
     seed: SeedOption = None,
+    weights: WeightsOption = WeightsChoice.by_job,
     dtype: DtypeOption = Dtype.auto,
     device: DeviceOption = "auto",
 ) -> None:
@@ -48,7 +51,7 @@ def chat(
     It remembers the conversation. Lines may also come from a pipe.
     """
     arguments = generation_arguments(max_new_tokens, sample, temperature, top_k, top_p, repetition_penalty)
-    loaded = models.load(model, dtype, device)
+    loaded = models.load(model, dtype, device).with_weights(weights.value)
     if not loaded.tokenizer.chat_template:
         raise UserError(f"{model} has no chat template: use ambilm generate, or a model that was tuned for chat.")
     seed_everything(seed)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ambilm.cli import files, models
-from ambilm.cli.options import DeviceOption, Dtype, DtypeOption, ModelArgument
+from ambilm.cli.options import DeviceOption, Dtype, DtypeOption, ModelArgument, WeightsChoice, WeightsOption
 
 
 def evaluate(
@@ -24,6 +24,7 @@ def evaluate(
     ],
     limit: Annotated[int | None, typer.Option(min=2, help="Most examples of a task.", show_default=False)] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the examples that --limit picks.")] = 0,
+    weights: WeightsOption = WeightsChoice.by_job,
     dtype: DtypeOption = Dtype.auto,
     device: DeviceOption = "auto",
 ) -> None:
@@ -35,6 +36,7 @@ def evaluate(
     from ambilm.evaluation.tasks import expand
 
     expand(tasks, check_data(data))  # mistakes in --tasks and --data, before the model is loaded
-    results = run_tasks(models.load(model, dtype, device), tasks, data, output, limit=limit, seed=seed)
+    loaded = models.load(model, dtype, device).with_weights(weights.value)
+    results = run_tasks(loaded, tasks, data, output, limit=limit, seed=seed)
     for name, entry in results["tasks"].items():
         typer.echo(f"{name}\t{entry['metric']}\t{entry['main']}")

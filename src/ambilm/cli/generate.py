@@ -19,6 +19,8 @@ from ambilm.cli.options import (
     TemperatureOption,
     TopKOption,
     TopPOption,
+    WeightsChoice,
+    WeightsOption,
     checked_text,
     sampling_arguments,
 )
@@ -34,13 +36,14 @@ def generate(
     top_p: TopPOption = None,
     repetition_penalty: RepetitionPenaltyOption = None,
     seed: SeedOption = None,
+    weights: WeightsOption = WeightsChoice.by_job,
     dtype: DtypeOption = Dtype.auto,
     device: DeviceOption = "auto",
 ) -> None:
     """Continue a prompt with the base model, printed as it is written."""
     checked_text(prompt, "PROMPT")
     arguments = generation_arguments(max_new_tokens, sample, temperature, top_k, top_p, repetition_penalty)
-    loaded = models.load(model, dtype, device)
+    loaded = models.load(model, dtype, device).with_weights(weights.value)
     seed_everything(seed)
     for piece in loaded.generate(prompt, stream=True, **arguments):
         typer.echo(piece, nl=False)

@@ -17,6 +17,13 @@ class Dtype(StrEnum):
     float16 = "float16"
 
 
+class WeightsChoice(StrEnum):
+    by_job = "by_job"
+    base = "base"
+    merged = "merged"
+    learned = "learned"
+
+
 class LayoutChoice(StrEnum):
     bidirectional = "bidirectional"
     causal = "causal"
@@ -48,6 +55,13 @@ ModelArgument = Annotated[
 InputArgument = Annotated[str, typer.Argument(metavar="FILE|-", help="Input file; - is standard input.")]
 DtypeOption = Annotated[Dtype, typer.Option(help="Number type of the weights; auto takes the faster one.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps …")]
+WeightsOption = Annotated[
+    WeightsChoice,
+    typer.Option(
+        help="by_job: the base generates, the adaptation reads both ways; base or merged (the papers' way) for every job;"
+        " learned: the gates of recipe ubmoe choose for each token."
+    ),
+]
 LayoutOption = Annotated[
     LayoutChoice | None, typer.Option(help="Who sees whom; the model's own choice if not given.", show_default=False)
 ]

@@ -24,31 +24,13 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
-from transformers import PreTrainedModel
 
 from ambilm import AmbiLM
-from ambilm.errors import UserError
 from ambilm.evaluation.served import Served
+from ambilm.model.ambilm import EveryJobWeights
 
 CONFIGURATIONS = Path(tasks.__file__).parent
 FEWSHOT_SEED = 1234  # the harness's own default: the same worked examples stand before a question as anywhere else
-
-WEIGHTS = ("base", "by_job", "merged")
-
-
-def causal_tree(model: AmbiLM, weights: str) -> PreTrainedModel:
-    """The stock modules that generate: the base's own (also when routed by job), or with the adaptation folded in.
-
-    Raises:
-        UserError: for other weights, or ``merged`` where nothing was adapted.
-    """
-    if weights not in WEIGHTS:
-        raise UserError(f"weights={weights!r} does not exist: choose one of {', '.join(WEIGHTS)}.")
-    if weights != "merged":
-        return model.base
-    if not model.is_adapted:
-        raise UserError(f"weights='merged' needs an adapted model and {model.name} is not; take weights=base.")
-    return model.merged().base
 
 
 @register_model("ambilm")
@@ -57,7 +39,7 @@ class HarnessModel(HFLM):
 
     Args:
         pretrained: a loaded model, or what :meth:`AmbiLM.from_pretrained` takes.
-        weights: which weights generate and score, one of ``WEIGHTS``.
+        weights: which weights generate and score, as :meth:`AmbiLM.with_weights` takes them.
         batch_size: texts of one pass. At 1 a score depends on nothing but its own text.
         options: of the harness's ``hf`` model, such as ``max_length``.
     """
@@ -67,7 +49,7 @@ class HarnessModel(HFLM):
     def __init__(
         self,
         pretrained: str | AmbiLM,
-        weights: str = "base",
+        weights: EveryJobWeights = "by_job",
         dtype: str = "auto",
         device: str = "auto",
         batch_size: int = 1,
@@ -79,7 +61,7 @@ class HarnessModel(HFLM):
             else pretrained
         )
         super().__init__(
-            causal_tree(model, weights),
+            model.with_weights(weights).base,
             # The harness gives a tokenizer without a padding token one; ours stays as it is.
             tokenizer=copy.deepcopy(model.tokenizer),
             backend="causal",

@@ -5,6 +5,7 @@ paragraph, greedily and by sampling. Rep-n is 1 - different n-grams / n-grams ov
 same over its sentences; both are means over continuations, 0 to 1. The rows:
 
 - ``switched``: the model as it generates, which is the base itself, so that this row is the base's too;
+- ``learned``: for a mixture, the gates pick an expert for each token;
 - ``merged``: the adaptation folded into the weights that generate, as in the papers;
 - ``people``: how the story or paragraph really goes on.
 """
@@ -92,6 +93,8 @@ def continuations(
 def _trees(model: AmbiLM) -> Iterator[tuple[str, PreTrainedModel]]:
     """The rows that are generated; one at a time, because a merged model is a copy of the weights."""
     yield "switched", model.base
+    if model.mixture is not None:
+        yield "learned", model.with_weights("learned").base
     if model.is_adapted:
         yield "merged", model.merged().base
 

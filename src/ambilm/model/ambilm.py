@@ -8,14 +8,27 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 import torch
 from pydantic import ValidationError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ambilm.adaptation import AdapterSettings, load_adapter, merged_copy, save_adapter, shared_view
+from ambilm.adaptation import (
+    AdapterSettings,
+    MixtureSettings,
+    has_mixture,
+    load_adapter,
+    load_mixture,
+    merged_copy,
+    save_adapter,
+    save_mixture,
+    set_route,
+    shared_view,
+    tuned_copy,
+    with_mixture,
+)
 from ambilm.errors import UserError
 from ambilm.loading import load_base
 from ambilm.loading.quiet import quiet_transformers
@@ -27,8 +40,10 @@ from ambilm.model.scoring import InfillExample, Score
 from ambilm.model.settings import LayoutName, Pooling, Settings
 
 Weights = Literal["adapted", "base"]
+EveryJobWeights = Literal["base", "by_job", "merged", "learned"]
 SETTINGS_FILE = "ambilm.json"
 ADAPTER_DIRECTORY = "adapter"
+MIXTURE_DIRECTORY = "mixture"
 
 
 class AmbiLM:
@@ -42,7 +57,8 @@ class AmbiLM:
         view: the same weights, attending by layout, with the adapter.
         tokenizer: the base's tokenizer.
         settings: defaults of the jobs.
-        adapter: how the view is adapted, None for a base model.
+        adapter: the adapter of the view, None without one.
+        mixture: the two experts in each FFN of the view (UBMoE), None without them.
         notice: one line about device and dtype, with the reason.
     """
 
@@ -54,6 +70,7 @@ class AmbiLM:
         self.settings = settings or Settings.for_tokenizer(tokenizer)
         self.view = shared_view(base)
         self.adapter: AdapterSettings | None = None
+        self.mixture: MixtureSettings | None = None
 
     @classmethod
     def from_pretrained(
@@ -75,13 +92,21 @@ class AmbiLM:
         model = cls(loaded.model, loaded.tokenizer, loaded.name, settings, loaded.notice)
         if settings is not None and (directory / ADAPTER_DIRECTORY).is_dir():
             model.adapter = load_adapter(model.view, directory / ADAPTER_DIRECTORY)
+        if settings is not None and (directory / MIXTURE_DIRECTORY).is_dir():
+            model.mixture = load_mixture(model.view, directory / MIXTURE_DIRECTORY)
+            set_route(model.view, "all_tuned")
         return model
 
     def save_pretrained(self, directory: str | os.PathLike[str]) -> None:
-        """Writes base weights, tokenizer, settings and adapter; the directory loads with nothing else installed.
+        """Writes base weights, tokenizer, settings and adaptation; the directory loads with nothing else installed.
 
         transformers loads the same directory as the base model. Files appear whole or not at all.
+
+        Raises:
+            UserError: for ``with_weights("learned")``, whose parts the model itself saves.
         """
+        if has_mixture(self.base):
+            raise UserError(f"{self.name} is a way to use a model: save the model that with_weights was called on.")
         target = Path(directory)
         target.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target, prefix=".saving") as name:
@@ -91,9 +116,12 @@ class AmbiLM:
                 self.tokenizer.save_pretrained(scratch)
             if self.adapter is not None:
                 save_adapter(self.view, self.adapter, scratch / ADAPTER_DIRECTORY)
+            if self.mixture is not None:
+                save_mixture(self.view, self.mixture, scratch / MIXTURE_DIRECTORY)
             (scratch / SETTINGS_FILE).write_text(self.settings.model_dump_json(indent=2))
-            if self.adapter is None:  # one of an earlier save would be loaded with these weights
-                shutil.rmtree(target / ADAPTER_DIRECTORY, ignore_errors=True)
+            for stale in (ADAPTER_DIRECTORY, MIXTURE_DIRECTORY):  # of an earlier save: it would be loaded with these
+                if not (scratch / stale).exists():
+                    shutil.rmtree(target / stale, ignore_errors=True)
             for item in scratch.iterdir():
                 destination = target / item.name
                 if destination.is_dir():
@@ -102,7 +130,7 @@ class AmbiLM:
 
     @property
     def is_adapted(self) -> bool:
-        return self.adapter is not None
+        return self.adapter is not None or self.mixture is not None
 
     @property
     def device(self) -> torch.device:
@@ -121,10 +149,35 @@ class AmbiLM:
 
     def merged(self) -> AmbiLM:
         """The papers' way: the adaptation folded into a copy of the weights, for every job. Generation changes with it."""
-        model = AmbiLM(
-            merged_copy(self.view, self.base), self.tokenizer, f"{self.name} (merged)", self.settings, self.notice
-        )
-        return model
+        fold = merged_copy if self.mixture is None else tuned_copy
+        return self._over(fold(self.view, self.base), "merged")
+
+    def with_weights(self, weights: EveryJobWeights) -> AmbiLM:
+        """This model with other weights in every job, to compare with and to measure.
+
+        Args:
+            weights: ``base``, without the adaptation; ``by_job``, the model as it is: the base generates, the adaptation
+                does the bidirectional jobs; ``merged``, the adaptation everywhere, in a copy of the weights; ``learned``,
+                the gates of a mixture pick an expert for each token (UBMoE), over the same weights.
+
+        Raises:
+            UserError: for other weights, or those that this model has not.
+        """
+        _choice("weights", weights, get_args(EveryJobWeights))
+        if weights == "by_job":
+            return self
+        if weights == "learned":
+            if self.mixture is None:
+                raise UserError(f"weights='learned' needs gates, which {self.name} has not: train recipe ubmoe.")
+            return self._over(with_mixture(self.base, self.view, "learned"), "learned gates")
+        if not self.is_adapted:
+            if weights == "merged":
+                raise UserError(f"weights='merged' needs an adapted model and {self.name} is not: take weights=base.")
+            return self
+        return self.merged() if weights == "merged" else self._over(self.base, "base")
+
+    def _over(self, base: PreTrainedModel, name: str) -> AmbiLM:
+        return AmbiLM(base, self.tokenizer, f"{self.name} ({name})", self.settings, self.notice)
 
     def encode(
         self,
