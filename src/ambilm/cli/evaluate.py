@@ -14,11 +14,16 @@ from ambilm.cli.options import DeviceOption, Dtype, DtypeOption, ModelArgument, 
 def evaluate(
     model: ModelArgument,
     tasks: Annotated[
-        str, typer.Option(metavar="T,T", help="Tasks or groups (sts, infill …); an unknown name lists them all.")
+        str,
+        typer.Option(
+            metavar="T,T", help="Tasks or groups (sts, mteb:SciFact, infill …); an unknown name lists them all."
+        ),
     ],
+    *,
     data: Annotated[
-        list[Path], typer.Option(metavar="DIR", help="Folder with task files, or a text file for own_text; repeatable.")
-    ],
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="Folder with task files, or a text file for own_text; repeatable."),
+    ] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="results.json", help="Finished tasks in it are kept.")
     ],
@@ -35,8 +40,9 @@ def evaluate(
     from ambilm.evaluation.data import check_data
     from ambilm.evaluation.tasks import expand
 
-    expand(tasks, check_data(data))  # mistakes in --tasks and --data, before the model is loaded
+    folders = data or []
+    expand(tasks, check_data(folders))  # mistakes in --tasks and --data, before the model is loaded
     loaded = models.load(model, dtype, device).with_weights(weights.value)
-    results = run_tasks(loaded, tasks, data, output, limit=limit, seed=seed)
+    results = run_tasks(loaded, tasks, folders, output, limit=limit, seed=seed)
     for name, entry in results["tasks"].items():
         typer.echo(f"{name}\t{entry['metric']}\t{entry['main']}")

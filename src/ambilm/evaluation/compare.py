@@ -25,6 +25,9 @@ BESIDE = (
     ("fixed_gap", None, "both sides, reserved gap"),
     ("causal_perplexity", "causal_perplexity_error", "causal perplexity"),
     ("mrr", "mrr_error", "MRR"),
+    ("recall_at_10", "recall_at_10_error", "recall@10"),
+    ("recall_at_100", "recall_at_100_error", "recall@100"),
+    ("mrr_at_10", None, "MRR@10"),
     ("target_perplexity", "target_perplexity_error", "target perplexity"),
     ("acc_norm", "acc_norm_error", "by length of the choice"),
     ("mc1", "mc1_error", "mc1"),
@@ -36,8 +39,10 @@ BESIDE = (
     ("merged_rep_sen", "merged_rep_sen_error", "Rep-Sen, merged"),
 )
 # Of these, metrics of their own; the others are the task's metric in another reading.
-OWN_METRICS = {"mrr": "MRR", "mc1": "mc1", "f1": "F1", "exact_match": "exact match",
-               "rep_sen": "Rep-Sen", "merged_rep_sen": "Rep-Sen"}  # fmt: skip
+OWN_METRICS = {
+    "mrr": "MRR", "recall_at_10": "recall", "recall_at_100": "recall", "mrr_at_10": "MRR", "mc1": "mc1", "f1": "F1",
+    "exact_match": "exact match", "rep_sen": "Rep-Sen", "merged_rep_sen": "Rep-Sen",
+}  # fmt: skip
 STS_TASKS = ("sts12", "sts13", "sts14", "sts15", "sts16", "sts17", "sts22", "stsb", "sickr", "biosses")
 LEGEND = (
     "Bold: the best of the row. ≈: within two standard errors of the best. "

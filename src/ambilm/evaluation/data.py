@@ -10,6 +10,7 @@ import json
 import random
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -137,6 +138,39 @@ class PassageQuestion(Row):
     question_type: str = ""
 
 
+class Document(Row):
+    """A document of a search; it belongs to every part."""
+
+    split: str = ""
+    id: str
+    text: str
+    title: str = ""
+
+
+class SearchQuery(Row):
+    """What is searched for."""
+
+    id: str
+    text: Annotated[str, Field(min_length=1)]
+
+
+class Judgement(Row):
+    """How relevant a document is to a query, 0 for not at all."""
+
+    query_id: str
+    doc_id: str
+    score: Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Documents, the queries of one part, and which documents answer them."""
+
+    documents: list[Document]
+    queries: list[SearchQuery]
+    judgements: list[Judgement]
+
+
 RowType = TypeVar("RowType", bound=Row)
 Item = TypeVar("Item")
 
@@ -155,13 +189,9 @@ def check_data(data: Sequence[str | Path]) -> list[Path]:
     """The ``--data`` arguments as paths.
 
     Raises:
-        UserError: when one does not exist, or none is given.
+        UserError: when one does not exist.
     """
     paths = [Path(item) for item in data]
-    if not paths:
-        raise UserError(
-            "evaluate needs --data: a folder with task files such as sts15.jsonl.gz, or a text file for own_text."
-        )
     for path in paths:
         if not path.exists():
             raise UserError(f"--data {path}: there is no such file or folder; check the path.")
@@ -195,6 +225,28 @@ def read_rows(path: Path, kind: type[RowType], split: str | None) -> Iterator[Ro
             f"{path} has no rows with split {split!r}, only {', '.join(sorted(seen))}; "
             "give the complete file, or name another part as TASK:PART."
         )
+
+
+def read_collection(paths: Sequence[Path], split: str) -> Collection:
+    """The files of documents, queries and judgements of a retrieval task.
+
+    Raises:
+        UserError: as :func:`read_rows`, and for a judgement of a query or a document that the other files do not have.
+    """
+    corpus, queries, judgements = paths
+    found = Collection(
+        list(read_rows(corpus, Document, None)),
+        list(read_rows(queries, SearchQuery, split)),
+        list(read_rows(judgements, Judgement, split)),
+    )
+    known = {"query": {row.id for row in found.queries}, "document": {row.id for row in found.documents}}
+    for row in found.judgements:
+        for kind, identifier, path in (("query", row.query_id, queries), ("document", row.doc_id, corpus)):
+            if identifier not in known[kind]:
+                raise UserError(
+                    f"{judgements} judges the {kind} {identifier!r}, which is not in {path}; correct either."
+                )
+    return found
 
 
 def _objects(path: Path) -> Iterator[tuple[int, Any]]:

@@ -16,7 +16,7 @@ class Run:
     """One task on one model.
 
     Attributes:
-        paths: the task's file, or the user's own text files for tasks without a stem.
+        paths: the task's files, or the user's own text files for tasks without a stem; none where the hub has the rows.
         part: the part (``split``) of the data; None for the task's own choice.
         row: name of a training-free row (``causal-mean`` …), None for the model as it is.
         limit: most examples, drawn with the seed; None for the task's default.
@@ -45,6 +45,8 @@ class Task:
         run: gives the entry: ``main``, ``n`` and whatever else the task reports.
         parts: data parts that may be asked for as ``NAME:PART``; the first one is the default.
         rows: training-free rows that may be asked for as ``NAME@ROW``.
+        beside: stems of the other files that the task needs, beside the first one.
+        from_hub: whether the rows come from the hub where no data folder has the files.
     """
 
     name: str
@@ -53,3 +55,5 @@ class Task:
     run: Callable[[Run], dict[str, Any]]
     parts: tuple[str, ...] = ()
     rows: tuple[str, ...] = field(default=())
+    beside: tuple[str, ...] = ()
+    from_hub: bool = False

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ambilm.errors import UserError
-from ambilm.evaluation import infilling, knowledge, own_text, perplexity, repetition, sts
+from ambilm.evaluation import infilling, knowledge, mteb_tasks, own_text, perplexity, repetition, sts
 from ambilm.evaluation.data import check_data, find
 from ambilm.evaluation.results import Results, file_state, model_state
 from ambilm.evaluation.task import Run, Task
@@ -22,7 +22,7 @@ from ambilm.evaluation.task import Run, Task
 if TYPE_CHECKING:
     from ambilm import AmbiLM
 
-FAMILIES = (sts, infilling, perplexity, knowledge, repetition, own_text)
+FAMILIES = (sts, mteb_tasks, infilling, perplexity, knowledge, repetition, own_text)
 TASKS: dict[str, Task] = {task.name: task for family in FAMILIES for task in family.TASKS}
 # A group runs those of its tasks whose data is there.
 GROUPS: dict[str, tuple[str, ...]] = {name: names for family in FAMILIES for name, names in family.GROUPS.items()}
@@ -57,8 +57,9 @@ def evaluate(
 
     Args:
         tasks: names of tasks or groups, a list or separated by commas; ``stsb:dev`` names a part of the data,
-            ``sts15@causal-mean`` a training-free row.
-        data: folders with task files; for ``own_text`` and ``perplexity`` the text files themselves.
+            ``sts15@causal-mean`` a training-free row, ``mteb:SciFact`` a task of mteb.
+        data: folders with task files; for ``own_text`` and ``perplexity`` the text files themselves; may be empty for
+            ``mteb:`` tasks, whose rows come from the hub.
         output: the results file. Tasks that it already holds for the same model, data, limit and seed are kept.
         limit: most examples of each task, drawn with the seed; None for each task's default.
         progress: one line a task, and progress bars, on stderr.
@@ -109,8 +110,9 @@ def expand(tasks: str | Iterable[str], data: Sequence[Path]) -> list[Job]:
 def _group(name: str, data: Sequence[Path]) -> list[Job]:
     if name not in GROUPS:
         return []
-    members = [member for member in GROUPS[name] if _paths(_split(member)[0], data)]
+    members = [member for member in GROUPS[name] if _paths(TASKS[_split(member)[0]], data)]
     if not members:
+        _check_given(name, data)
         stems = sorted({TASKS[_split(member)[0]].stem or member for member in GROUPS[name]})
         raise UserError(f"--tasks {name}: none of its files ({', '.join(stems)}) is in {_listed(data)}; check --data.")
     return [_job(member, data) for member in members]
@@ -118,17 +120,19 @@ def _group(name: str, data: Sequence[Path]) -> list[Job]:
 
 def _job(name: str, data: Sequence[Path]) -> Job:
     base, part, row = _split(name)
-    task = TASKS.get(base)
+    task = mteb_tasks.hub_task(base) if base.startswith(mteb_tasks.PREFIX) else TASKS.get(base)
     if task is None:
         close = difflib.get_close_matches(name, task_names(), n=3)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         raise UserError(f"--tasks {name}: there is no such task; {hint}Known are {', '.join(task_names())}.")
     _check_option(name, "part", part, task.parts)
     _check_option(name, "row", row, task.rows)
-    paths = _paths(base, data)
-    if not paths:
+    paths = _paths(task, data)
+    if not paths and not task.from_hub:
+        _check_given(name, data)
+        missing = next(stem for stem in (task.stem, *task.beside) if stem and find(stem, data) is None)
         raise UserError(
-            f"--tasks {name}: no file {task.stem}.jsonl.gz or {task.stem}.jsonl in {_listed(data)}; check --data."
+            f"--tasks {name}: no file {missing}.jsonl.gz or {missing}.jsonl in {_listed(data)}; check --data."
         )
     return Job(name, task, paths, part, row)
 
@@ -136,7 +140,7 @@ def _job(name: str, data: Sequence[Path]) -> Job:
 def _split(name: str) -> tuple[str, str | None, str | None]:
     """``stsb:dev@causal-mean`` into task, part and row; a task's own name may hold a colon."""
     base, _, row = name.partition("@")
-    if base in TASKS:
+    if base in TASKS or base.startswith(mteb_tasks.PREFIX):
         return base, None, row or None
     base, _, part = base.partition(":")
     return base, part or None, row or None
@@ -148,13 +152,20 @@ def _check_option(name: str, kind: str, value: str | None, known: tuple[str, ...
         raise UserError(f"--tasks {name}: unknown {kind} {value!r}; {choice}.")
 
 
-def _paths(base: str, data: Sequence[Path]) -> list[Path]:
-    """The task's file in the folders; for the user's own text the files given, or else the folders."""
-    stem = TASKS[base].stem
-    if stem is None:
-        return [path for path in data if path.is_file()] or list(data)
-    found = find(stem, [path for path in data if path.is_dir()])
-    return [] if found is None else [found]
+def _paths(task: Task, data: Sequence[Path]) -> list[Path]:
+    """The task's files in the folders, all or none; for the user's own text the files given, or else the folders."""
+    if task.stem is None:
+        return [] if task.from_hub else [path for path in data if path.is_file()] or list(data)
+    folders = [path for path in data if path.is_dir()]
+    found = [path for stem in (task.stem, *task.beside) if (path := find(stem, folders)) is not None]
+    return found if len(found) == 1 + len(task.beside) else []
+
+
+def _check_given(name: str, data: Sequence[Path]) -> None:
+    if not data:
+        raise UserError(
+            f"--tasks {name} needs --data: a folder with task files such as sts15.jsonl.gz, or a text file for own_text."
+        )
 
 
 def _listed(data: Sequence[Path]) -> str:

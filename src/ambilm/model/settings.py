@@ -29,6 +29,10 @@ class Settings(BaseModel):
     )
     pooling: Pooling = Field("last", description="how token vectors become a sentence vector")
     prompt: str = Field(PROMPT_EOL, description="a prefix, or a template holding {text}")
+    prompts: dict[str, str] = Field(
+        default_factory=dict,
+        description="other prompts in mteb's tasks, by its names: a task, a task type, or `query` and `document`",
+    )
     append_end: bool = Field(False, description="append the end token, whose vector is the sentence for pooling 'last'")
     include_prompt: bool = Field(True, description="whether mean pooling counts the prompt's tokens")
     word_shift: Literal[0, 1] = Field(0, description="1: a word is read one token earlier (after MNTP)")
