@@ -18,8 +18,9 @@ from ambilm.model.encoding import PromptedTokenizer
 from ambilm.model.settings import MAGNET_PROMPT, REPRESENTATIVE_WORD, Pooling
 from ambilm.recipes import Bidirectional
 from ambilm.training import adapt
-from ambilm.training.adapt import _pair_store, _prompted, _settings
 from ambilm.training.draws import Texts
+from ambilm.training.methods import bidirectional
+from ambilm.training.sources import Sources, pair_store, prompted
 from ambilm.training.step_views import PairViews
 from ambilm.training.tokens import PairStore, TokenStore
 
@@ -96,7 +97,8 @@ def test_training_reads_the_tokens_that_encode_reads(
     pairs.write_text("\n".join(json.dumps({"anchor": text, "positive": "Yes."}) for text in texts))
     chosen = recipe(pairs_per_step=2, pair_tokens_max=40, pooling=pooling, prompt=prompt, sink=sink)
     model = AmbiLM(smollm2.base, smollm2.tokenizer, "copy")
-    model.settings = _settings(chosen, model)
+    sources = Sources([], [str(pairs)], tmp_path, run_before=lambda earlier: tmp_path)
+    bidirectional(chosen, model, sources)  # leaves its settings in the model
     seen: list[list[int]] = []
 
     def note(view: Any, sequences: list[list[int]], *_: Any) -> torch.Tensor:
@@ -106,9 +108,9 @@ def test_training_reads_the_tokens_that_encode_reads(
     monkeypatch.setattr(encoding, "packed_hidden", note)
     model.encode(texts, max_length=40)
     expected = sorted(seen)
-    store = _pair_store(chosen, model, [str(pairs)], tmp_path)
-    from_file = PairViews(chosen, 0, _prompted(chosen, model), None, store)(0)
+    store = pair_store(sources, model, chosen)
+    from_file = PairViews(chosen, 0, prompted(model, chosen), None, store)(0)
     assert sorted(view.ids.tolist() for view in from_file.anchors) == expected
     tokens = TokenStore.build(texts, model.tokenizer, tmp_path / "text", max_length=500, fingerprint="")
-    dropped = PairViews(chosen, 0, _prompted(chosen, model), Texts([tokens], 0, needed=1), None)(0)
+    dropped = PairViews(chosen, 0, prompted(model, chosen), Texts([tokens], 0, needed=1), None)(0)
     assert sorted(view.ids.tolist() for view in dropped.anchors) == expected

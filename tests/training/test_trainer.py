@@ -25,13 +25,12 @@ def trainer(
     output: Path, loss: Callable[[Tensor, int], Tensor] = lambda weight, _: (weight**2).sum(), sources: object = SOURCES
 ) -> Trainer:
     weight = nn.Parameter(torch.ones(2))
-    zero = torch.zeros(())
 
     def losses(step: int) -> StepLosses:
-        return StepLosses(loss(weight, step), zero, zero, None, 1)
+        return StepLosses(loss(weight, step), {"toy": torch.zeros(())}, 1)
 
     recipe = CausalControl(steps=4, checkpoint_every=1, warmup=0.0)
-    return Trainer(recipe, {"weight": weight}, losses, lambda step: 1, output, sources)  # type: ignore[arg-type]
+    return Trainer(recipe, {"weight": weight}, losses, output, sources)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from ambilm.adaptation.adapters import (
     trainable_parameters,
 )
 from ambilm.adaptation.mixture import (
+    MixtureChoices,
     MixtureSettings,
     Recorder,
     add_mixture,
@@ -29,6 +30,7 @@ from ambilm.adaptation.views import shared_view
 __all__ = [
     "MODULE_GROUPS",
     "AdapterSettings",
+    "MixtureChoices",
     "MixtureSettings",
     "Recorder",
     "add_adapter",

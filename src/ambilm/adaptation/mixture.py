@@ -47,20 +47,25 @@ Route = Literal["learned", "all_base", "all_tuned"]
 Scaling = Literal["straight_through", "switch"]
 
 
-class MixtureSettings(BaseModel):
-    """How each layer's FFN becomes two experts."""
+class MixtureChoices(BaseModel):
+    """What a user chooses of a mixture, whatever expert 1 comes from."""
 
     expert: Literal["low_rank", "dense"] = Field(
         "low_rank", description="expert 1: the base's FFN plus a low-rank difference, or dense with weights of its own"
     )
-    rank: int = Field(8, ge=1, description="rank of the difference of a low-rank expert")
-    alpha: float = Field(16.0, gt=0, description="scale of a low-rank expert: its difference counts alpha / rank")
     scaling: Scaling = Field(
         "straight_through",
         description="straight_through: the picked expert counts 1 and the gate still gets a gradient; "
         "switch: it counts the gate's probability",
     )
     balance: float = Field(0.001, ge=0, description="weight of the load-balancing loss beside the task's loss")
+
+
+class MixtureSettings(MixtureChoices):
+    """How each layer's FFN becomes two experts."""
+
+    rank: int = Field(8, ge=1, description="rank of the difference of a low-rank expert")
+    alpha: float = Field(16.0, gt=0, description="scale of a low-rank expert: its difference counts alpha / rank")
 
 
 class Recorder:

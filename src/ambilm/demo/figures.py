@@ -68,7 +68,7 @@ def losses_figure(log: Sequence[dict[str, Any]]) -> Figure:
     steps = [line["step"] + 1 for line in log]
     for name, label, colour in (("mntp", "MNTP", ADAPTED), ("msg", "MSG", SPAN)):
         left.plot(steps, [line[name] for line in log], color=colour, linewidth=1.8, marker=".", label=label)
-    second = [line for line in log if line["sscl"] is not None]
+    second = [line for line in log if "sscl" in line]
     right.plot(
         [line["step"] + 1 for line in second], [line["sscl"] for line in second],
         color=INK, linewidth=1.8, marker=".", label="SSCL",

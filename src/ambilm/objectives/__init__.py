@@ -2,12 +2,14 @@
 
 from ambilm.objectives.contrastive import contrastive_loss
 from ambilm.objectives.prediction import mean_prediction_losses
-from ambilm.objectives.views import MNTP, MSG, View, causal_span_view, infill_view, plain_view
+from ambilm.objectives.views import CLM, MNTP, MSG, View, answers_view, causal_span_view, infill_view, plain_view
 
 __all__ = [
+    "CLM",
     "MNTP",
     "MSG",
     "View",
+    "answers_view",
     "causal_span_view",
     "contrastive_loss",
     "infill_view",

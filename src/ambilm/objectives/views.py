@@ -5,6 +5,7 @@ A view says for each token its role (context or span), its position, and what it
 - MNTP, masked next-token prediction: some context tokens are masked; the output one place *before* predicts them.
 - MSG, missing-span generation: every span token is predicted from the place before it, the first one from the context
   token before the span, and the last span token predicts the end-of-span token, so that the model can stop by itself.
+- CLM, causal language modelling: the tokens of answers are predicted from all that stands before them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 NO_TARGET = -100
-MNTP, MSG = 1, 2
+MNTP, MSG, CLM = 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class View:
         is_span: true for span tokens.
         position: position ids; positions reserved for a missing span are skipped by the context after it.
         targets: the token that the output at this place predicts, ``NO_TARGET`` for none.
-        objective: ``MNTP``, ``MSG`` or 0, whose target it is.
+        objective: ``MNTP``, ``MSG``, ``CLM`` or 0, whose target it is.
     """
 
     ids: np.ndarray
@@ -130,3 +131,17 @@ def causal_span_view(ids: Sequence[int] | np.ndarray, spans: Sequence[tuple[int,
         targets[start - 1 : end - 1] = tokens[start:end]
     objective = np.where(targets == NO_TARGET, 0, MSG)
     return View(tokens, np.ones(stop, dtype=bool), np.arange(stop), targets, objective)
+
+
+def answers_view(ids: Sequence[int] | np.ndarray, answers: Sequence[tuple[int, int]]) -> View:
+    """A conversation read left to right, whose answers, (start, stop) each, are predicted.
+
+    The first token of a text has nothing before it: an answer that begins there loses it.
+    """
+    tokens = np.array(ids, dtype=np.int64)
+    targets = np.full(len(tokens), NO_TARGET, dtype=np.int64)
+    for start, stop in answers:
+        first = max(start, 1)
+        targets[first - 1 : stop - 1] = tokens[first:stop]
+    objective = np.where(targets == NO_TARGET, 0, CLM)
+    return View(tokens, np.ones(len(tokens), dtype=bool), np.arange(len(tokens)), targets, objective)

@@ -1,17 +1,16 @@
-"""What recipes share: the adapter and the optimiser; texts that lose spans; pairs that are compared."""
+"""What recipes share: the optimiser; texts that lose spans; pairs that are compared; conversations that are answered."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ambilm.adaptation import AdapterSettings
 from ambilm.model.settings import Pooling
 
 
-class Recipe(AdapterSettings):
+class Recipe(BaseModel, ABC):
     """Base of all recipes. Each field is a setting of ``ambilm adapt RECIPE --set name=value``."""
 
     model_config = ConfigDict(extra="forbid", validate_default=True)
@@ -30,6 +29,14 @@ class Recipe(AdapterSettings):
     @abstractmethod
     def total_steps(self) -> int:
         """Optimiser steps of all stages."""
+
+    def stage(self, step: int) -> int:
+        """The stage that a step belongs to, from 1; for the log."""
+        return 1
+
+    def reads_text(self, has_pairs: bool) -> bool:
+        """Whether training needs ``--text``, given ``--pairs`` or not."""
+        return True
 
 
 class SpanSettings(BaseModel):
@@ -70,3 +77,9 @@ class PairSettings(BaseModel):
         description="the start token of every text sees only itself, which keeps the attention sink that the model learned;"
         " false: the paper's mask",
     )
+
+
+class ConversationSettings(BaseModel):
+    """Conversations whose answers are predicted, for recipes of instruction tuning."""
+
+    conversations_per_step: int = Field(32, ge=1, description="conversations answered in each step")

@@ -11,11 +11,12 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from ambilm.adaptation import AdapterSettings
 from ambilm.model.settings import REPRESENTATIVE_WORD, Pooling
 from ambilm.recipes.base import PairSettings, Recipe
 
 
-class Bidirectional(PairSettings, Recipe):
+class Bidirectional(PairSettings, AdapterSettings, Recipe):
     """Settings of bidirectional fine-tuning."""
 
     name: ClassVar[str] = "bidirectional"
@@ -43,3 +44,6 @@ class Bidirectional(PairSettings, Recipe):
     @property
     def total_steps(self) -> int:
         return self.steps
+
+    def reads_text(self, has_pairs: bool) -> bool:
+        return not has_pairs or self.views in ("dropout", "both")

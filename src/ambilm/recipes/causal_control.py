@@ -9,10 +9,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from ambilm.adaptation import AdapterSettings
 from ambilm.recipes.base import Recipe, SpanSettings
 
 
-class CausalControl(SpanSettings, Recipe):
+class CausalControl(SpanSettings, AdapterSettings, Recipe):
     """Settings of the control."""
 
     name: ClassVar[str] = "causal_control"

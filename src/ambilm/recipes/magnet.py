@@ -9,11 +9,12 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from ambilm.adaptation import AdapterSettings
 from ambilm.model.settings import MAGNET_PROMPT
 from ambilm.recipes.base import PairSettings, Recipe, SpanSettings
 
 
-class Magnet(PairSettings, SpanSettings, Recipe):
+class Magnet(PairSettings, SpanSettings, AdapterSettings, Recipe):
     """Settings of MAGNET."""
 
     name: ClassVar[str] = "magnet"
@@ -55,3 +56,6 @@ class Magnet(PairSettings, SpanSettings, Recipe):
     @property
     def total_steps(self) -> int:
         return self.stage1_steps + self.stage2_steps
+
+    def stage(self, step: int) -> int:
+        return 1 if step < self.stage1_steps else 2

@@ -1,4 +1,4 @@
-"""The loss of one step: MAGNET packed, MAGNET in three passes (the reference), and the causal control."""
+"""The loss of one step: MAGNET packed, MAGNET in three passes (the reference), the causal control, UBMoE's gates."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ambilm.adaptation import routing
 from ambilm.model.encoding import pooled
 from ambilm.model.forward import hidden_states
 from ambilm.model.settings import Pooling
-from ambilm.objectives import MNTP, MSG, View, contrastive_loss, mean_prediction_losses
+from ambilm.objectives import CLM, MNTP, MSG, View, contrastive_loss, mean_prediction_losses
 from ambilm.training.batch import Batch, packed_batch, padded_batch
 
 
@@ -52,12 +53,16 @@ class LossSettings:
 
 @dataclass(frozen=True)
 class StepLosses:
-    """Scalars; ``sscl`` is None in a stage without it."""
+    """The loss of a step and what it is made of.
+
+    Attributes:
+        total: scalar that is minimised.
+        parts: name of each objective to its loss, a scalar in nats, unweighted.
+        tokens: tokens that the step looked at.
+    """
 
     total: Tensor
-    mntp: Tensor
-    msg: Tensor
-    sscl: Tensor | None
+    parts: dict[str, Tensor]
     tokens: int
 
 
@@ -96,18 +101,28 @@ def _padded_sentences(model: PreTrainedModel, views: Sequence[View], settings: L
 def _combine(
     predictions: dict[int, Tensor], sentence: Tensor | None, views: StepViews, settings: LossSettings, tokens: int
 ) -> StepLosses:
-    mntp, msg = predictions[MNTP], predictions[MSG]
-    total = settings.lambda_mntp * mntp + settings.lambda_msg * msg
-    sscl = None
+    parts = {"mntp": predictions[MNTP], "msg": predictions[MSG]} if views.hybrid else {}
+    weights = {"mntp": settings.lambda_mntp, "msg": settings.lambda_msg, "sscl": settings.lambda_sscl}
     if sentence is not None:
         anchors, positives, negatives = sentence.split([len(views.anchors), len(views.positives), len(views.negatives)])
-        sscl = contrastive_loss(
+        parts["sscl"] = contrastive_loss(
             anchors, positives, negatives, temperature=settings.temperature,
             same=_duplicates(views),
             same_negative=same_text(views.anchors, views.negatives) | same_text(views.positives, views.negatives),
         )  # fmt: skip
-        total = total + settings.lambda_sscl * sscl
-    return StepLosses(total, mntp, msg, sscl, tokens)
+    total = torch.stack([weights[name] * value for name, value in parts.items()]).sum()
+    return StepLosses(total, parts, tokens)
+
+
+def gate_losses(model: PreTrainedModel, conversations: Sequence[View], balance: float) -> StepLosses:
+    """UBMoE's gates (Li et al. 2025, section 4): the loss of the answers under learned routing, plus load balancing."""
+    batch = packed_batch(conversations, model.device, dropout=0.0, sink=False)
+    with routing("learned", record=True) as recorder:
+        hidden = hidden_states(model, batch.ids, batch.layout)  # (1, all tokens, hidden)
+    assert recorder is not None  # record=True
+    answer = mean_prediction_losses(model, hidden, batch.targets, batch.objective, (CLM,))[CLM]
+    balancing = recorder.load_balancing_loss()
+    return StepLosses(answer + balance * balancing, {"answer": answer, "balance": balancing}, batch.tokens)
 
 
 def _duplicates(views: StepViews) -> Tensor:

@@ -6,10 +6,11 @@ import numpy as np
 
 from ambilm.model.encoding import PromptedTokenizer
 from ambilm.model.settings import Settings
-from ambilm.objectives import View, causal_span_view, infill_view, plain_view
+from ambilm.objectives import View, answers_view, causal_span_view, infill_view, plain_view
 from ambilm.objectives.views import Masking
 from ambilm.recipes import Magnet, PairSettings
-from ambilm.training.draws import MASKS, NEGATIVES, PAIRS, DrawnText, PairDraws, TextDraws, Texts, stream
+from ambilm.training.conversations import ConversationStore
+from ambilm.training.draws import MASKS, NEGATIVES, PAIRS, DrawnText, PairDraws, Shuffled, TextDraws, Texts, stream
 from ambilm.training.losses import StepViews
 from ambilm.training.tokens import PairStore
 
@@ -26,6 +27,18 @@ class ControlViews:
 
     def __call__(self, step: int) -> StepViews:
         return StepViews([causal_span_view(text.ids, text.spans) for text in self.texts.step(step)])
+
+
+class AnswerViews:
+    """Conversations, left to right."""
+
+    def __init__(self, store: ConversationStore, seed: int, per_step: int) -> None:
+        self.store, self.per_step = store, per_step
+        self.walk = Shuffled(len(store), seed)
+
+    def __call__(self, step: int) -> list[View]:
+        drawn = (self.store[self.walk[step * self.per_step + number]] for number in range(self.per_step))
+        return [answers_view(ids, answers) for ids, answers in drawn]
 
 
 class PairViews:

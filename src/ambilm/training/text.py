@@ -65,15 +65,33 @@ def read_texts(
 def _documents(source: str | Path, split: str | None) -> Iterator[tuple[str, str]]:
     """Texts with the name of what they came from."""
     path = Path(source)
-    if not path.exists() and not path.name.endswith(TEXT_SUFFIXES) and HUB_NAME.match(str(source)):
+    if _is_on_hub(source):
         name = str(source)
-        yield from ((_text_of(row, f"{name}, row {n}"), name) for n, row in enumerate(_hub_rows(name, split), 1))
+        yield from ((_text_of(row, place), name) for row, place in _hub_places(name, split))
         return
     for file in _files(path, TEXT_SUFFIXES):
         if file.name.endswith(".txt"):
             yield from ((text, str(file)) for text in _paragraphs(file))
         else:
             yield from ((_text_of(row, place), str(file)) for row, place in _of_split(_rows(file), split))
+
+
+def _is_on_hub(source: str | Path) -> bool:
+    path = Path(source)
+    return not path.exists() and not path.name.endswith(TEXT_SUFFIXES) and bool(HUB_NAME.match(str(source)))
+
+
+def _hub_places(name: str, split: str | None) -> Iterator[tuple[Row, str]]:
+    yield from ((row, f"{name}, row {number}") for number, row in enumerate(_hub_rows(name, split), 1))
+
+
+def _rows_of(source: str | Path, suffixes: tuple[str, ...], split: str | None) -> Iterator[tuple[Row, str]]:
+    """Rows of a file, of a folder's files or of a hub data set, with the words that name their place."""
+    if _is_on_hub(source):
+        yield from _hub_places(str(source), split)
+        return
+    for file in _files(Path(source), suffixes):
+        yield from _of_split(_rows(file), split)
 
 
 def _files(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
@@ -172,6 +190,27 @@ def _text_of(row: Row, place: str) -> str:
     raise UserError(
         f"{place} has no text: it has the fields {', '.join(row) or 'none'}, and needs one of {', '.join(TEXT_FIELDS)}."
     )
+
+
+def read_conversations(sources: Sequence[str | Path], split: str | None = "train") -> Iterator[list[dict[str, str]]]:
+    """Messages, each with ``role`` and ``content``, of rows with ``messages``; from files, folders or hub data sets.
+
+    Raises:
+        UserError: for a missing file or a row without messages, naming file and line.
+    """
+    for source in sources:
+        yield from (_messages_of(row, place) for row, place in _rows_of(source, ROW_SUFFIXES, split))
+
+
+def _messages_of(row: Row, place: str) -> list[dict[str, str]]:
+    messages = row.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise UserError(f"{place} has no conversation: it needs 'messages', a list of role and content.")
+    for message in messages:
+        parts = (message.get("role"), message.get("content")) if isinstance(message, dict) else (None, None)
+        if not all(isinstance(part, str) for part in parts):
+            raise UserError(f"{place} has a message without a text as role or content: mend or drop the row.")
+    return [{"role": clean(message["role"]), "content": clean(message["content"])} for message in messages]
 
 
 def read_pairs(sources: Sequence[str | Path], split: str | None = "train") -> Iterator[Pair]:

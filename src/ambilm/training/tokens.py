@@ -8,7 +8,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -37,13 +37,14 @@ def shuffled_order(count: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(count)
 
 
-class _Flat:
+class Flat:
     """Sequences of token ids of different lengths in one flat file, with their offsets."""
 
     def __init__(self, directory: Path) -> None:
         self.offsets = np.load(directory / "offsets.npy")
         count = int(self.offsets[-1])
-        kind = np.dtype(json.loads((directory / "store.json").read_text())["dtype"])
+        self.facts: dict[str, Any] = json.loads((directory / "store.json").read_text())
+        kind = np.dtype(self.facts["dtype"])
         # An empty file cannot be mapped.
         self.tokens = np.memmap(directory / "tokens.bin", kind, "r") if count else np.empty(0, kind)
 
@@ -101,7 +102,7 @@ def _tokenised(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, progres
             bar.update(len(chunk))
 
 
-class TokenStore(_Flat):
+class TokenStore(Flat):
     """Texts as token ids; ``store[i]`` is (tokens,) of piece i. Long texts are cut into pieces."""
 
     def __getitem__(self, index: int) -> np.ndarray:
@@ -130,7 +131,7 @@ class TokenStore(_Flat):
         return cls._write(pieces(), len(tokenizer), directory, fingerprint, counts)
 
 
-class PairStore(_Flat):
+class PairStore(Flat):
     """Pairs as token ids; ``store[i]`` is (anchor, positive, negative or None). An absent negative is an empty sequence."""
 
     def __len__(self) -> int:

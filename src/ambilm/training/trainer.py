@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -34,17 +34,20 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class LogLine:
-    """One step in ``log.jsonl``. Losses in nats; ``sscl`` None in a stage without it."""
+    """One step. Losses in nats, ``parts`` by the name of the objective."""
 
     step: int
     stage: int
     loss: float
-    mntp: float
-    msg: float
-    sscl: float | None
+    parts: dict[str, float]
     lr: float
     tokens: int
     seconds: float
+
+    def record(self) -> dict[str, float]:
+        """As it stands in ``log.jsonl``: flat, each objective a column."""
+        first = {"step": self.step, "stage": self.stage, "loss": self.loss}
+        return {**first, **self.parts, "lr": self.lr, "tokens": self.tokens, "seconds": self.seconds}
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:
@@ -71,7 +74,6 @@ class Trainer:
         recipe: optimiser settings and number of steps.
         parameters: what is trained, by name.
         losses: from step number to losses.
-        stage: from step number to the number of its stage, for the log.
         output: directory of ``log.jsonl`` and ``checkpoints``.
         sources: names of the model, text and pairs, which a resumed run must share.
     """
@@ -81,11 +83,10 @@ class Trainer:
         recipe: Recipe,
         parameters: dict[str, nn.Parameter],
         losses: Callable[[int], StepLosses],
-        stage: Callable[[int], int],
         output: Path,
         sources: dict[str, Any],
     ) -> None:
-        self.recipe, self.parameters, self.losses, self.stage, self.output = recipe, parameters, losses, stage, output
+        self.recipe, self.parameters, self.losses, self.output = recipe, parameters, losses, output
         self.optimizer = torch.optim.AdamW(
             parameters.values(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, betas=(0.9, 0.98)
         )
@@ -147,10 +148,9 @@ class Trainer:
         norm = nn.utils.clip_grad_norm_(list(self.parameters.values()), self.recipe.clip)
         self._require_finite("gradient", norm, number)
         self.optimizer.step()
-        return LogLine(
-            number, self.stage(number), losses.total.item(), losses.mntp.item(), losses.msg.item(),
-            None if losses.sscl is None else losses.sscl.item(), rate, losses.tokens, time.perf_counter() - started,
-        )  # fmt: skip
+        parts = {name: value.item() for name, value in losses.parts.items()}
+        seconds = time.perf_counter() - started
+        return LogLine(number, self.recipe.stage(number), losses.total.item(), parts, rate, losses.tokens, seconds)
 
     def _require_finite(self, what: str, value: torch.Tensor, number: int) -> None:
         if not bool(torch.isfinite(value)):
@@ -172,7 +172,7 @@ class Trainer:
         ):
             for number in range(start, total):
                 line = self.step(number)
-                log.write(json.dumps(asdict(line)) + "\n")
+                log.write(json.dumps(line.record()) + "\n")
                 log.flush()
                 report(line)
                 if stopping() or (number + 1) % self.recipe.checkpoint_every == 0 or number + 1 == total:
@@ -213,11 +213,7 @@ def _progress(total: int, start: int) -> Iterator[Callable[[LogLine], None]]:
         recent.append(line)
         del recent[:-10]
         speed = sum(item.tokens for item in recent) / sum(item.seconds for item in recent)
-        parts = [
-            f"{name} {value:.3f}"
-            for name, value in (("MNTP", line.mntp), ("MSG", line.msg), ("SSCL", line.sscl))
-            if value
-        ]
+        parts = [f"{name} {value:.3f}" for name, value in line.parts.items() if value]
         return f"stage {line.stage}  {'  '.join(parts)}  {speed:,.0f} tokens/s"
 
     if not console.is_terminal:
