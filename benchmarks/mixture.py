@@ -16,7 +16,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from ambilm import AmbiLM
-from ambilm.adaptation import MixtureSettings, add_mixture, expert_parameters, gate_parameters, shared_view, with_mixture
+from ambilm.adaptation import (
+    MixtureSettings,
+    add_mixture,
+    expert_parameters,
+    gate_parameters,
+    shared_view,
+    with_mixture,
+)
 
 PREFILL = (8, 128)
 PROMPT = 16  # tokens before decoding begins
