@@ -1,9 +1,9 @@
-"""A tiny Llama with the real tokenizer in a directory, and texts and pairs to train it on."""
+"""A tiny Llama with the real tokenizer in a directory, and texts, pairs and conversations to train it on."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -11,6 +11,15 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 if TYPE_CHECKING:
     from ambilm import AmbiLM
+
+
+TALK = [
+    {"role": "user", "content": "What is 2 + 2?"},
+    {"role": "assistant", "content": "It is 4."},
+    {"role": "user", "content": "And 3 + 3?"},
+    {"role": "assistant", "content": " 6, of course.\n"},
+    {"role": "user", "content": "Thanks."},
+]
 
 
 def first_tokens(tokenizer: PreTrainedTokenizerBase, count: int) -> Callable[[list[str]], list[list[int]]]:
@@ -51,5 +60,15 @@ def pair_file(tmp_path_factory: pytest.TempPathFactory) -> str:
         }
         for i in range(20)
     ]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    return str(file)
+
+
+@pytest.fixture(scope="session")
+def talk_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("talk") / "talk.jsonl"
+    rows: list[dict[str, Any]] = [{"messages": TALK} for _ in range(6)]
+    rows.append({"messages": TALK[:1]})  # no answer
+    rows.append({"messages": TALK, "split": "valid"})
     file.write_text("\n".join(map(json.dumps, rows)))
     return str(file)

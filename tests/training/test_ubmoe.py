@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.training.conftest import TALK
 
 from ambilm import AmbiLM
 from ambilm.errors import UserError
@@ -15,27 +16,9 @@ from ambilm.training import adapt
 from ambilm.training.conversations import ConversationStore, conversation_tokens, pieces_of, rendered
 from ambilm.training.trainer import Interrupted, Trainer
 
-TALK = [
-    {"role": "user", "content": "What is 2 + 2?"},
-    {"role": "assistant", "content": "It is 4."},
-    {"role": "user", "content": "And 3 + 3?"},
-    {"role": "assistant", "content": " 6, of course.\n"},
-    {"role": "user", "content": "Thanks."},
-]
-
 
 def recipe(**changes: Any) -> Ubmoe:
     return Ubmoe(**{"steps": 3, "conversations_per_step": 2, "checkpoint_every": 1, "expert_steps": 2, **changes})
-
-
-@pytest.fixture(scope="module")
-def talk_file(tmp_path_factory: pytest.TempPathFactory) -> str:
-    file = tmp_path_factory.mktemp("talk") / "talk.jsonl"
-    rows: list[dict[str, Any]] = [{"messages": TALK} for _ in range(6)]
-    rows.append({"messages": TALK[:1]})  # no answer
-    rows.append({"messages": TALK, "split": "valid"})
-    file.write_text("\n".join(map(json.dumps, rows)))
-    return str(file)
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,8 @@ class View:
 class Masking:
     """How MNTP corrupts: the share of context tokens picked, and of those what becomes of them (the rest stays).
 
-    BERT's 80/10/10 is MAGNET's; LLM2Vec replaces all picked tokens.
+    BERT's 80/10/10 is MAGNET's; LLM2Vec replaces all picked tokens. ``never_none`` picks one token where the draw picks
+    none, for recipes that learn from nothing else.
     """
 
     probability: float
@@ -53,6 +54,7 @@ class Masking:
     vocabulary: int
     replaced: float = 0.8
     random: float = 0.1
+    never_none: bool = False
 
 
 def plain_view(ids: Sequence[int] | np.ndarray) -> View:
@@ -113,7 +115,10 @@ def _mask(
     candidate[1:] &= ~is_span[
         :-1
     ]  # the output before the first token after a span already predicts the end of the span
-    picked = np.flatnonzero(candidate & (random.random(len(tokens)) < masking.probability))
+    draws = np.where(candidate, random.random(len(tokens)), np.inf)
+    picked = np.flatnonzero(draws < masking.probability)
+    if masking.never_none and not len(picked):
+        picked = np.array([draws.argmin()])
     targets[picked - 1] = tokens[picked]
     objective[picked - 1] = MNTP
     fate = random.random(len(picked))

@@ -1,9 +1,19 @@
 """Recipes: a method is a typed choice over shared parts. One file each."""
 
-from ambilm.recipes.base import ConversationSettings, PairSettings, Recipe, SpanSettings
+from ambilm.recipes.base import (
+    ConversationSettings,
+    EmbeddingSettings,
+    MaskSettings,
+    PairSettings,
+    Recipe,
+    SpanSettings,
+)
 from ambilm.recipes.bidirectional import Bidirectional
 from ambilm.recipes.causal_control import CausalControl
+from ambilm.recipes.llm2vec import Llm2vec
 from ambilm.recipes.magnet import Magnet
+from ambilm.recipes.mntp import Mntp
+from ambilm.recipes.simcse import Simcse
 from ambilm.recipes.ubmoe import Ubmoe
 
 RECIPES: dict[str, type[Recipe]] = {
@@ -11,6 +21,9 @@ RECIPES: dict[str, type[Recipe]] = {
     "bidirectional": Bidirectional,
     "causal_control": CausalControl,
     "ubmoe": Ubmoe,
+    "mntp": Mntp,
+    "simcse": Simcse,
+    "llm2vec": Llm2vec,
 }
 
 __all__ = [
@@ -18,9 +31,14 @@ __all__ = [
     "Bidirectional",
     "CausalControl",
     "ConversationSettings",
+    "EmbeddingSettings",
+    "Llm2vec",
     "Magnet",
+    "MaskSettings",
+    "Mntp",
     "PairSettings",
     "Recipe",
+    "Simcse",
     "SpanSettings",
     "Ubmoe",
 ]

@@ -1,4 +1,4 @@
-"""What recipes share: the optimiser; texts that lose spans; pairs that are compared; conversations that are answered."""
+"""What recipes share: the optimiser; texts that lose tokens or spans; pairs that are compared; conversations that are answered."""
 
 from __future__ import annotations
 
@@ -39,10 +39,34 @@ class Recipe(BaseModel, ABC):
         return True
 
 
-class SpanSettings(BaseModel):
+class TextSettings(BaseModel):
+    """Running text, for recipes that learn to predict what it lost."""
+
+    texts_per_step: int = Field(16, ge=1, description="texts that lose spans or tokens in each step")
+
+
+class MaskSettings(BaseModel):
+    """Tokens that are masked, for recipes with MNTP."""
+
+    mask_probability: float = Field(0.2, gt=0, lt=1, description="share of context tokens picked for MNTP")
+    mask_replaced: float = Field(
+        0.8, ge=0, le=1, description="of the picked ones, the share that becomes the mask token"
+    )
+    mask_random: float = Field(0.1, ge=0, le=1, description="of the picked ones, the share that becomes a random token")
+    mask_token: str | None = Field(
+        None, description="the mask token; by default the vocabulary's own, else a rare one ('_')"
+    )
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> Self:
+        if self.mask_replaced + self.mask_random > 1:
+            raise ValueError("mask_replaced and mask_random are more than 1 together: lower one of the two")
+        return self
+
+
+class SpanSettings(TextSettings):
     """Texts that lose spans, for recipes that learn to fill them in."""
 
-    texts_per_step: int = Field(16, ge=1, description="texts that lose spans and tokens in each step")
     span_tokens_min: int = Field(8, ge=1, description="shortest missing span of random place, in tokens")
     span_tokens_max: int = Field(32, ge=1, description="longest missing span, in tokens")
     sentence_spans: float = Field(
@@ -57,7 +81,19 @@ class SpanSettings(BaseModel):
         return self
 
 
-class PairSettings(BaseModel):
+class EmbeddingSettings(BaseModel):
+    """How the adapted model embeds, for recipes that teach it to read both ways."""
+
+    pooling: Pooling = Field("last", description="sentence vector: last (an appended end token), mean, weighted_mean")
+    prompt: str = Field("", description="prefix of every text that is embedded, or a template with {text}; '' for none")
+    sink: bool = Field(
+        True,
+        description="the start token of every text sees only itself, which keeps the attention sink that the model learned;"
+        " false: the papers' mask",
+    )
+
+
+class PairSettings(EmbeddingSettings):
     """Pairs whose sentence vectors are pulled together, for recipes with a contrastive objective."""
 
     views: Literal["pairs", "dropout", "both"] | None = Field(
@@ -69,13 +105,6 @@ class PairSettings(BaseModel):
     temperature: float = Field(0.05, gt=0, description="temperature of the contrastive loss")
     attention_dropout: float = Field(
         0.1, ge=0, lt=1, description="attention dropout for dropout views (Llama-shaped models have none of their own)"
-    )
-    pooling: Pooling = Field("last", description="sentence vector: last (an appended end token), mean, weighted_mean")
-    prompt: str = Field("", description="prefix of every text that is embedded, or a template with {text}; '' for none")
-    sink: bool = Field(
-        True,
-        description="the start token of every text sees only itself, which keeps the attention sink that the model learned;"
-        " false: the paper's mask",
     )
 
 

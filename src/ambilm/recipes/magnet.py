@@ -11,10 +11,10 @@ from pydantic import Field
 
 from ambilm.adaptation import AdapterSettings
 from ambilm.model.settings import MAGNET_PROMPT
-from ambilm.recipes.base import PairSettings, Recipe, SpanSettings
+from ambilm.recipes.base import MaskSettings, PairSettings, Recipe, SpanSettings
 
 
-class Magnet(PairSettings, SpanSettings, AdapterSettings, Recipe):
+class Magnet(PairSettings, SpanSettings, MaskSettings, AdapterSettings, Recipe):
     """Settings of MAGNET."""
 
     name: ClassVar[str] = "magnet"
@@ -30,14 +30,6 @@ class Magnet(PairSettings, SpanSettings, AdapterSettings, Recipe):
     lambda_sscl: float = Field(1.0, ge=0, description="weight of SSCL")
     lambda_msg: float = Field(1.0, ge=0, description="weight of MSG")
 
-    mask_probability: float = Field(0.2, gt=0, lt=1, description="share of context tokens picked for MNTP")
-    mask_replaced: float = Field(
-        0.8, ge=0, le=1, description="of the picked ones, the share that becomes the mask token"
-    )
-    mask_random: float = Field(0.1, ge=0, le=1, description="of the picked ones, the share that becomes a random token")
-    mask_token: str | None = Field(
-        None, description="the mask token; by default the vocabulary's own, else a rare one ('_')"
-    )
     clean_share: float = Field(
         0.5, ge=0, le=1, description="share of texts with spans whose context stays clean, as it is when infilling"
     )

@@ -81,6 +81,10 @@ class Texts:
         piece = int(self.fitting[source][self.walks[source][index]])
         return np.asarray(self.stores[source][piece], dtype=np.int64)
 
+    def started(self, draw: int, start_token: int) -> np.ndarray:
+        """The text of a draw after a start token, which predicts the first token and is never lost itself."""
+        return np.concatenate([[start_token], self.text(draw)])
+
 
 class TextDraws(Texts):
     """Texts of a step and the spans that they lose; each has room for a span and a little context."""
@@ -96,7 +100,7 @@ class TextDraws(Texts):
         count = self.recipe.texts_per_step
         drawn = []
         for number in range(count):
-            ids = np.concatenate([[self.start], self.text(step * count + number)])
+            ids = self.started(step * count + number, self.start)
             drawn.append(DrawnText(ids, self.spans(ids, random)))
         return drawn
 

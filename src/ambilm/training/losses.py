@@ -1,8 +1,8 @@
-"""The loss of one step: MAGNET packed, MAGNET in three passes (the reference), the causal control, UBMoE's gates."""
+"""The loss of one step: all views packed in one pass, MAGNET in three passes (the reference), UBMoE's gates."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,14 +17,17 @@ from ambilm.model.settings import Pooling
 from ambilm.objectives import CLM, MNTP, MSG, View, contrastive_loss, mean_prediction_losses
 from ambilm.training.batch import Batch, packed_batch, padded_batch
 
+# Objectives that predict tokens, by the name of their part of the loss.
+PREDICTIONS = {"mntp": MNTP, "msg": MSG, "answer": CLM}
+
 
 @dataclass(frozen=True)
 class StepViews:
     """Everything that one step looks at.
 
     Attributes:
-        hybrid: the masked-and-spanned views (for the control: causal views).
-        anchors, positives: the two clean views of each pair; empty in the first stage.
+        hybrid: the views with something to predict: masked, with spans, or (the control, answers) read left to right.
+        anchors, positives: the two clean views of each pair; empty where nothing is compared.
         negatives: hard negatives, of as many pairs as have one.
     """
 
@@ -40,11 +43,9 @@ class StepViews:
 
 @dataclass(frozen=True)
 class LossSettings:
-    """Weights of the objectives and the choices of the contrastive one."""
+    """Weights of the objectives, by the names of ``PREDICTIONS`` and ``sscl``, and the choices of the contrastive one."""
 
-    lambda_mntp: float = 1.0
-    lambda_msg: float = 1.0
-    lambda_sscl: float = 1.0
+    weights: Mapping[str, float] = field(default_factory=lambda: {"mntp": 1.0, "msg": 1.0, "sscl": 1.0})
     temperature: float = 0.05
     pooling: Pooling = "last"
     dropout: float = 0.0
@@ -70,7 +71,7 @@ def packed_losses(model: PreTrainedModel, views: StepViews, settings: LossSettin
     """One packed forward pass for all views under one mask."""
     batch = packed_batch(views.hybrid + views.clean, model.device, settings.dropout, settings.sink)
     hidden = hidden_states(model, batch.ids, batch.layout)  # (1, all tokens, hidden)
-    predictions = mean_prediction_losses(model, hidden, batch.targets, batch.objective, (MNTP, MSG))
+    predictions = _predictions(model, hidden, batch, settings)
     sentence = None
     if views.anchors:
         start = sum(len(view) for view in views.hybrid)
@@ -83,7 +84,7 @@ def three_pass_losses(model: PreTrainedModel, views: StepViews, settings: LossSe
     """The plain reading of the paper: a padded pass for the hybrid views and one for each side of the pairs."""
     batch = padded_batch(views.hybrid, model.device, settings.dropout, settings.sink)
     hidden = hidden_states(model, batch.ids, batch.layout)  # (texts, longest, hidden)
-    predictions = mean_prediction_losses(model, hidden, batch.targets, batch.objective, (MNTP, MSG))
+    predictions = _predictions(model, hidden, batch, settings)
     sentence = None
     if views.anchors:
         sides = [side for side in (views.anchors, views.positives, views.negatives) if side]
@@ -98,11 +99,16 @@ def _padded_sentences(model: PreTrainedModel, views: Sequence[View], settings: L
     return pooled(real, batch.lengths, [int(settings.sink)] * len(views), settings.pooling)  # (texts, hidden)
 
 
+def _predictions(model: PreTrainedModel, hidden: Tensor, batch: Batch, settings: LossSettings) -> dict[str, Tensor]:
+    """Name to loss, a scalar each, of the objectives with a weight that predict tokens; ``hidden`` as the batch."""
+    codes = {name: code for name, code in PREDICTIONS.items() if name in settings.weights}
+    losses = mean_prediction_losses(model, hidden, batch.targets, batch.objective, tuple(codes.values()))
+    return {name: losses[code] for name, code in codes.items()}
+
+
 def _combine(
-    predictions: dict[int, Tensor], sentence: Tensor | None, views: StepViews, settings: LossSettings, tokens: int
+    parts: dict[str, Tensor], sentence: Tensor | None, views: StepViews, settings: LossSettings, tokens: int
 ) -> StepLosses:
-    parts = {"mntp": predictions[MNTP], "msg": predictions[MSG]} if views.hybrid else {}
-    weights = {"mntp": settings.lambda_mntp, "msg": settings.lambda_msg, "sscl": settings.lambda_sscl}
     if sentence is not None:
         anchors, positives, negatives = sentence.split([len(views.anchors), len(views.positives), len(views.negatives)])
         parts["sscl"] = contrastive_loss(
@@ -110,19 +116,17 @@ def _combine(
             same=_duplicates(views),
             same_negative=same_text(views.anchors, views.negatives) | same_text(views.positives, views.negatives),
         )  # fmt: skip
-    total = torch.stack([weights[name] * value for name, value in parts.items()]).sum()
+    total = torch.stack([settings.weights[name] * value for name, value in parts.items()]).sum()
     return StepLosses(total, parts, tokens)
 
 
 def gate_losses(model: PreTrainedModel, conversations: Sequence[View], balance: float) -> StepLosses:
     """UBMoE's gates (Li et al. 2025, section 4): the loss of the answers under learned routing, plus load balancing."""
-    batch = packed_batch(conversations, model.device, dropout=0.0, sink=False)
     with routing("learned", record=True) as recorder:
-        hidden = hidden_states(model, batch.ids, batch.layout)  # (1, all tokens, hidden)
+        answers = packed_losses(model, StepViews(list(conversations)), LossSettings({"answer": 1.0}, sink=False))
     assert recorder is not None  # record=True
-    answer = mean_prediction_losses(model, hidden, batch.targets, batch.objective, (CLM,))[CLM]
     balancing = recorder.load_balancing_loss()
-    return StepLosses(answer + balance * balancing, {"answer": answer, "balance": balancing}, batch.tokens)
+    return StepLosses(answers.total + balance * balancing, {**answers.parts, "balance": balancing}, answers.tokens)
 
 
 def _duplicates(views: StepViews) -> Tensor:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,11 +25,26 @@ from ambilm.adaptation import (
 )
 from ambilm.errors import UserError
 from ambilm.model.ambilm import AmbiLM
-from ambilm.recipes import Bidirectional, CausalControl, Magnet, PairSettings, Recipe, Ubmoe
+from ambilm.objectives.views import Masking
+from ambilm.recipes import (
+    Bidirectional,
+    CausalControl,
+    EmbeddingSettings,
+    Llm2vec,
+    Magnet,
+    MaskSettings,
+    Mntp,
+    Recipe,
+    Simcse,
+    Ubmoe,
+)
 from ambilm.training.draws import TextDraws, Texts, ends_sentence
 from ambilm.training.losses import LossSettings, StepLosses, gate_losses, packed_losses, three_pass_losses
 from ambilm.training.sources import Sources, conversation_store, pair_store, prompted, text_stores
-from ambilm.training.step_views import AnswerViews, ControlViews, MagnetViews, PairViews
+from ambilm.training.step_views import AnswerViews, ControlViews, MagnetViews, MntpViews, PairViews
+
+# What an adapter is; its dropout may change between the stages of LLM2Vec.
+SAME_ADAPTER = [name for name in AdapterSettings.model_fields if name != "dropout"]
 
 
 @dataclass(frozen=True)
@@ -49,33 +65,52 @@ class Task:
 def magnet(recipe: Magnet, model: AmbiLM, sources: Sources) -> Task:
     """MNTP + MSG, and in the second stage SSCL too."""
     _remember_embedding(recipe, model)
-    model.settings.word_shift = 1
-    if recipe.mask_token is not None:
-        model.settings.mask_token_id = _mask_token(model, recipe.mask_token)
+    masking = _masking(recipe, model)
     parameters = _adapter(recipe, model)
     texts = _texts_with_spans(recipe, model, sources)
     pairs = pair_store(sources, model, recipe) if recipe.stage2_steps else None
     clean = PairViews(recipe, recipe.seed, prompted(model, recipe), texts, pairs)
-    views = MagnetViews(recipe, model.settings, len(model.tokenizer), texts, clean)
-    settings = LossSettings(
-        recipe.lambda_mntp, recipe.lambda_msg, recipe.lambda_sscl, recipe.temperature, recipe.pooling, views.dropout,
-        recipe.sink,
-    )  # fmt: skip
+    views = MagnetViews(recipe, model.settings, masking, texts, clean)
+    weights = {"mntp": recipe.lambda_mntp, "msg": recipe.lambda_msg, "sscl": recipe.lambda_sscl}
+    settings = LossSettings(weights, recipe.temperature, recipe.pooling, views.dropout, recipe.sink)
     compute = packed_losses if recipe.packed else three_pass_losses
     return Task(model, parameters, lambda step: compute(model.view, views(step), settings))
 
 
-def bidirectional(recipe: Bidirectional, model: AmbiLM, sources: Sources) -> Task:
-    """The contrastive objective alone."""
+def mntp(recipe: Mntp, model: AmbiLM, sources: Sources) -> Task:
+    """Masked tokens, predicted from both sides."""
     _remember_embedding(recipe, model)
+    masking = replace(_masking(recipe, model), never_none=True)
     parameters = _adapter(recipe, model)
-    stores = text_stores(sources, model, recipe.max_length)
+    texts = Texts(text_stores(sources, model, recipe.max_length), recipe.seed, needed=1)
+    views = MntpViews(recipe, model.settings, masking, texts)
+    settings = LossSettings({"mntp": 1.0}, sink=recipe.sink)
+    return Task(model, parameters, lambda step: packed_losses(model.view, views(step), settings))
+
+
+def bidirectional(recipe: Bidirectional, model: AmbiLM, sources: Sources) -> Task:
+    """The contrastive objective alone; also SimCSE, which is this with other defaults."""
+    _remember_embedding(recipe, model)
+    return _contrastive(recipe, model, sources, _adapter(recipe, model))
+
+
+def llm2vec(recipe: Llm2vec, model: AmbiLM, sources: Sources) -> Task:
+    """SimCSE on the adapter of an MNTP run, which is made first where there is none."""
+    if not model.is_adapted:
+        same = {name: getattr(recipe, name) for name in SAME_ADAPTER}
+        first = Mntp(steps=recipe.mntp_steps, seed=recipe.seed, sink=recipe.sink, **same)
+        model = AmbiLM.from_pretrained(sources.run_before(first), dtype=model.base.dtype)
+    parameters = _continued_adapter(recipe, model)
+    _remember_embedding(recipe, model)
+    return _contrastive(recipe, model, sources, parameters)
+
+
+def _contrastive(recipe: Bidirectional, model: AmbiLM, sources: Sources, parameters: dict[str, nn.Parameter]) -> Task:
+    wanted = recipe.reads_text(bool(sources.pairs))
+    texts = Texts(text_stores(sources, model, recipe.max_length), recipe.seed, needed=1) if wanted else None
     pairs = pair_store(sources, model, recipe)
-    texts = Texts(stores, recipe.seed, needed=1) if stores else None
     views = PairViews(recipe, recipe.seed, prompted(model, recipe), texts, pairs, recipe.drawn_negatives)
-    settings = LossSettings(
-        temperature=recipe.temperature, pooling=recipe.pooling, dropout=views.dropout, sink=recipe.sink
-    )
+    settings = LossSettings({"sscl": 1.0}, recipe.temperature, recipe.pooling, views.dropout, recipe.sink)
     return Task(model, parameters, lambda step: packed_losses(model.view, views(step), settings))
 
 
@@ -130,7 +165,7 @@ def _adapter(recipe: AdapterSettings, model: AmbiLM) -> dict[str, nn.Parameter]:
     """
     if model.is_adapted:
         raise UserError(f"{model.name} is adapted already: give the base model, or its merged export.")
-    settings = AdapterSettings(**{name: getattr(recipe, name) for name in AdapterSettings.model_fields})
+    settings = _adapter_settings(recipe)
     assert isinstance(recipe, Recipe)
     torch.manual_seed(recipe.seed)  # the adapter's first values
     add_adapter(model.view, settings)
@@ -138,7 +173,33 @@ def _adapter(recipe: AdapterSettings, model: AmbiLM) -> dict[str, nn.Parameter]:
     return trainable_parameters(model.view)
 
 
-def _remember_embedding(recipe: PairSettings, model: AmbiLM) -> None:
+def _continued_adapter(recipe: Llm2vec, model: AmbiLM) -> dict[str, nn.Parameter]:
+    """Lets the adapter of an MNTP run learn on, with this recipe's dropout, and returns what is trained.
+
+    Raises:
+        UserError: for a model that is no such run, or whose adapter or mask is not what the recipe asks for.
+    """
+    if model.adapter is None or model.settings.recipe != Mntp.name:
+        raise UserError(f"{model.name} is no run of recipe mntp: give llm2vec such a run, or a base model.")
+    there = {**{name: getattr(model.adapter, name) for name in SAME_ADAPTER}, "sink": model.settings.sink}
+    other = [f"{name}={json.dumps(value)}" for name, value in there.items() if getattr(recipe, name) != value]
+    if other:
+        raise UserError(f"llm2vec goes on with the adapter of {model.name}: add --set {' '.join(other)}, as there.")
+    learned = dict(model.view.named_parameters())
+    model.view, model.adapter = shared_view(model.base), _adapter_settings(recipe)
+    add_adapter(model.view, model.adapter)
+    parameters = trainable_parameters(model.view)
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(learned[name])
+    return parameters
+
+
+def _adapter_settings(recipe: AdapterSettings) -> AdapterSettings:
+    return AdapterSettings(**{name: getattr(recipe, name) for name in AdapterSettings.model_fields})
+
+
+def _remember_embedding(recipe: EmbeddingSettings, model: AmbiLM) -> None:
     """What the adapted model will use by default where it embeds."""
     assert isinstance(recipe, Recipe)
     settings = model.settings
@@ -148,11 +209,18 @@ def _remember_embedding(recipe: PairSettings, model: AmbiLM) -> None:
     settings.append_end = recipe.pooling == "last"
 
 
-def _mask_token(model: AmbiLM, token: str) -> int:
-    identifier = model.tokenizer.get_vocab().get(token)
-    if identifier is None:
-        raise UserError(f"mask_token={token!r} is not one token of the vocabulary: leave it out or name another.")
-    return int(identifier)
+def _masking(recipe: MaskSettings, model: AmbiLM) -> Masking:
+    """How tokens are masked; the adapted model remembers the mask token, and where MNTP put what it knows of a word."""
+    token, vocabulary = recipe.mask_token, model.tokenizer.get_vocab()
+    if token is not None:
+        if token not in vocabulary:
+            raise UserError(f"mask_token={token!r} is not one token of the vocabulary: leave it out or name another.")
+        model.settings.mask_token_id = int(vocabulary[token])
+    model.settings.word_shift = 1
+    return Masking(
+        recipe.mask_probability, model.settings.mask_token_id, len(model.tokenizer), recipe.mask_replaced,
+        recipe.mask_random,
+    )  # fmt: skip
 
 
 def _texts_with_spans(recipe: Magnet | CausalControl, model: AmbiLM, sources: Sources) -> TextDraws:
@@ -166,7 +234,10 @@ def _texts_with_spans(recipe: Magnet | CausalControl, model: AmbiLM, sources: So
 
 METHODS: dict[type[Recipe], Callable[[Any, AmbiLM, Sources], Task]] = {
     Magnet: magnet,
+    Mntp: mntp,
     Bidirectional: bidirectional,
+    Simcse: bidirectional,
+    Llm2vec: llm2vec,
     CausalControl: causal_control,
     Ubmoe: ubmoe,
 }

@@ -8,7 +8,7 @@ from ambilm.model.encoding import PromptedTokenizer
 from ambilm.model.settings import Settings
 from ambilm.objectives import View, answers_view, causal_span_view, infill_view, plain_view
 from ambilm.objectives.views import Masking
-from ambilm.recipes import Magnet, PairSettings
+from ambilm.recipes import Magnet, Mntp, PairSettings
 from ambilm.training.conversations import ConversationStore
 from ambilm.training.draws import MASKS, NEGATIVES, PAIRS, DrawnText, PairDraws, Shuffled, TextDraws, Texts, stream
 from ambilm.training.losses import StepViews
@@ -114,14 +114,28 @@ class PairViews:
         return self._text(int(random.integers(2**40)))
 
 
+class MntpViews:
+    """Texts with masked tokens, all context."""
+
+    def __init__(self, recipe: Mntp, settings: Settings, masking: Masking, texts: Texts) -> None:
+        self.recipe, self.settings, self.masking, self.texts = recipe, settings, masking, texts
+
+    def __call__(self, step: int) -> StepViews:
+        random = stream(self.recipe.seed, step, MASKS)
+        first = step * self.recipe.texts_per_step
+        start, end = self.settings.start_token_id, self.settings.end_of_span_token_id
+        draws = range(first, first + self.recipe.texts_per_step)
+        texts = [self.texts.started(draw, start) for draw in draws]
+        return StepViews([infill_view(ids, [], [], end, self.masking, random) for ids in texts])
+
+
 class MagnetViews:
     """The masked-and-spanned views of every step, and in the second stage the clean pairs."""
 
-    def __init__(self, recipe: Magnet, settings: Settings, vocabulary: int, texts: TextDraws, pairs: PairViews) -> None:
-        self.recipe, self.settings, self.texts, self.pairs = recipe, settings, texts, pairs
-        self.masking = Masking(
-            recipe.mask_probability, settings.mask_token_id, vocabulary, recipe.mask_replaced, recipe.mask_random
-        )
+    def __init__(
+        self, recipe: Magnet, settings: Settings, masking: Masking, texts: TextDraws, pairs: PairViews
+    ) -> None:
+        self.recipe, self.settings, self.masking, self.texts, self.pairs = recipe, settings, masking, texts, pairs
 
     @property
     def dropout(self) -> float:
