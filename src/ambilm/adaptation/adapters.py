@@ -117,7 +117,9 @@ def add_adapter(view: PreTrainedModel, settings: AdapterSettings) -> None:
 FEW_TOKENS = 16
 
 
-def add_low_rank(output: Tensor, hidden: Tensor, down: Tensor, up: Tensor, scale: float) -> Tensor:
+def add_low_rank(
+    output: Tensor, hidden: Tensor, down: Tensor, up: Tensor, scale: float, mask: Tensor | None = None
+) -> Tensor:
     """``output + scale * up(down(hidden))``, whose memory it may reuse.
 
     Args:
@@ -125,18 +127,23 @@ def add_low_rank(output: Tensor, hidden: Tensor, down: Tensor, up: Tensor, scale
         hidden: (..., in).
         down: (rank, in) float32.
         up: (out, rank) float32.
+        mask: (tokens, 1) float32, 1 or 0: the tokens that get the difference; all when None. The others keep their
+            output bit for bit.
 
     Returns:
         (..., out).
     """
     tokens = hidden.numel() // hidden.shape[-1]
-    if tokens <= FEW_TOKENS and hidden.device.type == "cpu":
-        with torch.autocast("cpu", enabled=False):
-            difference = F.linear(F.linear(hidden.float(), down), up)  # (..., out)
-        return output.add_(difference, alpha=scale)
-    flat = hidden.reshape(tokens, -1)
-    inner = F.linear(flat, down.to(flat.dtype))  # (tokens, rank)
+    flat = hidden.reshape(tokens, -1)  # (tokens, in)
+    if tokens <= FEW_TOKENS and hidden.device.type == "cpu" and not torch.is_autocast_enabled("cpu"):
+        inner = _masked(F.linear(flat.float(), down), mask)  # (tokens, rank)
+        return output.add_(F.linear(inner, up).view_as(output), alpha=scale)
+    inner = _masked(F.linear(flat, down.to(flat.dtype)), mask)  # (tokens, rank)
     return torch.addmm(output.reshape(tokens, -1), inner, up.T.to(flat.dtype), alpha=scale).view_as(output)
+
+
+def _masked(inner: Tensor, mask: Tensor | None) -> Tensor:
+    return inner if mask is None else inner * mask.to(inner.dtype)
 
 
 def _lean_forward(module: LoraLinear) -> Callable[[Tensor], Tensor]:

@@ -222,8 +222,11 @@ class _Mixture(nn.Module, ABC):
         return output * probability.to(output.dtype).view(*output.shape[:-1], 1)
 
     def _scores(self, hidden: Tensor) -> Tensor:
+        flat = hidden.reshape(-1, hidden.shape[-1]).float()  # (tokens, hidden)
+        if not torch.is_autocast_enabled(hidden.device.type):  # to enter a block costs a token more than its scores do
+            return self.gate(flat)
         with torch.autocast(hidden.device.type, enabled=False):
-            return self.gate(hidden.reshape(-1, hidden.shape[-1]).float())
+            return self.gate(flat)
 
 
 class _DenseMixture(_Mixture):
@@ -250,14 +253,14 @@ class _DenseMixture(_Mixture):
         return torch.empty_like(parts).index_copy(0, torch.cat(rows), parts).view(hidden.shape)
 
 
-# Which rows of the FFN that is running count as expert 1's: these, all or none. Set for one run of one FFN, by its mixture,
-# and read by the products inside: the FFN's own forward between them stays the family's.
-Rows = Tensor | Literal["all", "none"]
-_tuned_rows: ContextVar[Rows] = ContextVar("tuned_rows", default="none")
+# Which tokens of the FFN that is running are expert 1's: a mask (tokens, 1) of ones and zeros, all or none. Set for one run
+# of one FFN, by its mixture, and read by the products inside: the FFN's own forward between them stays the family's.
+Tuned = Tensor | Literal["all", "none"]
+_tuned_tokens: ContextVar[Tuned] = ContextVar("tuned_tokens", default="none")
 
 
 class _LowRankLinear(nn.Module):
-    """A product of the base's FFN that adds a low-rank difference on the rows of expert 1."""
+    """A product of the base's FFN that adds a low-rank difference on the tokens of expert 1."""
 
     def __init__(self, base: nn.Linear | Conv1D, rank: int, alpha: float) -> None:
         super().__init__()
@@ -278,23 +281,17 @@ class _LowRankLinear(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """(..., in) to (..., out)."""
         output = self.base(hidden)
-        rows = _tuned_rows.get()
-        if isinstance(rows, str) and rows == "none":
-            return output
-        if isinstance(rows, str):
-            return add_low_rank(output, hidden, self.down, self.up, self.scale)
-        inputs = hidden.reshape(-1, hidden.shape[-1])  # (tokens, in)
-        outputs = output.reshape(-1, output.shape[-1])  # (tokens, out)
-        down, up = self.down.to(hidden.dtype), self.up.to(hidden.dtype)
-        difference = F.linear(F.linear(inputs.index_select(0, rows), down), up)  # (rows, out)
-        return outputs.index_add(0, rows, difference, alpha=self.scale).view_as(output)
+        tuned = _tuned_tokens.get()
+        if isinstance(tuned, Tensor):
+            return add_low_rank(output, hidden, self.down, self.up, self.scale, tuned)
+        return output if tuned == "none" else add_low_rank(output, hidden, self.down, self.up, self.scale)
 
 
 class _LowRankMixture(_Mixture):
     """Expert 1 is the base's FFN with a low-rank difference in each product.
 
     The base's products run once for all tokens. A difference before the nonlinearity changes what the later products read,
-    so the differences are added product by product, on the rows of expert 1.
+    so the differences are added product by product, on the tokens of expert 1.
     """
 
     def __init__(self, base: nn.Module, layer: int, hidden: int, settings: MixtureSettings) -> None:
@@ -320,14 +317,14 @@ class _LowRankMixture(_Mixture):
         return self._run(hidden, "all")
 
     def mixed(self, hidden: Tensor, choice: Tensor) -> Tensor:
-        return self._run(hidden, choice.nonzero().flatten())
+        return self._run(hidden, choice.float().unsqueeze(1))
 
-    def _run(self, hidden: Tensor, rows: Rows) -> Tensor:
-        token = _tuned_rows.set(rows)
+    def _run(self, hidden: Tensor, tuned: Tuned) -> Tensor:
+        token = _tuned_tokens.set(tuned)
         try:
             return self.base(hidden)
         finally:
-            _tuned_rows.reset(token)
+            _tuned_tokens.reset(token)
 
 
 def _products(feed_forward: nn.Module) -> list[str]:
