@@ -133,7 +133,7 @@ def test_conversations_go_through_the_chat_template(smollm2: "AmbiLM", monkeypat
     with pytest.raises(UserError, match=r"begins 'Name a colour\.' \(no such role\)"):
         text_of(TURNS, smollm2.tokenizer)
     monkeypatch.setattr(smollm2.tokenizer, "chat_template", None)
-    assert text_of(TURNS, smollm2.tokenizer) == "user: Name a colour.\nassistant: Blue."
+    assert text_of(TURNS, smollm2.tokenizer) == "user: Name a colour.\nassistant: Blue.\n"
 
 
 def test_documents_of_files(tmp_path: Path) -> None:

@@ -12,7 +12,20 @@ import typer
 from typer.core import TyperGroup
 
 import ambilm
-from ambilm.cli import adapt, chat, compare, demo, dependence, embed, evaluate, export, generate, infill, tokens
+from ambilm.cli import (
+    adapt,
+    chat,
+    compare,
+    demo,
+    dependence,
+    embed,
+    evaluate,
+    export,
+    gates,
+    generate,
+    infill,
+    tokens,
+)
 from ambilm.errors import UserError
 
 INTERNAL_ERROR, USER_ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
@@ -89,6 +102,7 @@ app.command("chat")(chat.chat)
 app.command("evaluate")(evaluate.evaluate)
 app.command("compare")(compare.compare)
 app.command("dependence")(dependence.dependence)
+app.command("gates")(gates.gates)
 app.command("export")(export.export)
 app.command("demo")(demo.demo)
 

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ambilm.errors import UserError
 from ambilm.evaluation.data import SUFFIXES, Row, read_rows
+from ambilm.training.conversations import rendered
 from ambilm.training.text import clean
 
 Document = str | list[dict[str, str]]
@@ -77,6 +78,11 @@ def _lines(path: Path) -> Iterator[str]:
                 yield text
 
 
+def turns_of(document: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The turns of a conversation with the characters replaced that no tokenizer takes."""
+    return [{name: clean(value) for name, value in turn.items()} for turn in document]
+
+
 def text_of(document: Document, tokenizer: PreTrainedTokenizerBase) -> str:
     """The text that a model reads: a conversation goes through the chat template, or becomes lines ``role: content``.
 
@@ -85,11 +91,9 @@ def text_of(document: Document, tokenizer: PreTrainedTokenizerBase) -> str:
     """
     if isinstance(document, str):
         return clean(document)
-    turns = [{name: clean(value) for name, value in turn.items()} for turn in document]
-    if not tokenizer.chat_template:
-        return "\n".join(f"{turn['role']}: {turn['content']}" for turn in turns)
+    turns = turns_of(document)
     try:
-        return str(tokenizer.apply_chat_template(turns, tokenize=False))
+        return rendered(tokenizer, turns)
     except TemplateError as error:
         beginning = turns[0]["content"][:40]
         raise UserError(
