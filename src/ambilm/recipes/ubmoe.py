@@ -25,7 +25,7 @@ class Ubmoe(ConversationSettings, MixtureChoices, Recipe):
 
     steps: int = Field(1000, ge=1, description="steps of the gates")
     expert_steps: int = Field(200, ge=1, description="steps of expert 1, where it is trained first (--pairs)")
-    learning_rate: float = Field(1e-3, gt=0, description="peak rate of AdamW; linear warm-up, then linear decay")
+    learning_rate: float = Field(1e-2, gt=0, description="peak rate of AdamW; linear warm-up, then linear decay")
     max_length: int = Field(512, ge=16, description="longest conversation, in tokens; the end of a longer one is cut")
 
     @property
