@@ -24,6 +24,7 @@ from ambilm.cli import (
     gates,
     generate,
     infill,
+    serve,
     tokens,
 )
 from ambilm.errors import UserError
@@ -104,6 +105,7 @@ app.command("compare")(compare.compare)
 app.command("dependence")(dependence.dependence)
 app.command("gates")(gates.gates)
 app.command("export")(export.export)
+app.command("serve")(serve.serve)
 app.command("demo")(demo.demo)
 
 

@@ -1,0 +1,83 @@
+"""The application: routes, the door before them, errors in one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from fastapi import APIRouter, FastAPI
+from pydantic import BaseModel
+
+import ambilm
+from ambilm import AmbiLM
+from ambilm.serving import embeddings
+from ambilm.serving.failures import ErrorResponse, answer_errors
+from ambilm.serving.guard import Guard
+from ambilm.serving.limits import Limits
+from ambilm.serving.service import Served, Service
+
+router = APIRouter()
+
+
+class ModelCard(BaseModel):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: Literal["ambilm"] = "ambilm"
+
+
+class ModelList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class State(BaseModel):
+    status: Literal["ok"] = "ok"
+
+
+def create_app(model: AmbiLM, name: str, keys: Sequence[str] = (), limits: Limits | None = None) -> FastAPI:
+    """A server of one model.
+
+    Args:
+        name: what requests call the model.
+        keys: API keys, any of which opens ``/v1``; none: no key is asked for.
+    """
+    limits = limits or Limits()
+    wrong: dict[int | str, dict[str, Any]] = {
+        status: {"model": ErrorResponse} for status in (400, 401, 404, 408, 413, 429)
+    }
+    app = FastAPI(title="AmbiLM", version=ambilm.__version__, responses=wrong)
+    app.state.service = Service(model, name, limits)
+    app.add_middleware(Guard, keys=keys, limits=limits)
+    answer_errors(app)
+    app.include_router(router)
+    app.include_router(embeddings.router)
+    return app
+
+
+@router.get("/v1/models")
+async def models(service: Served) -> ModelList:
+    """The one model that is served."""
+    return ModelList(data=[_card(service)])
+
+
+@router.get("/v1/models/{name:path}")
+async def model(name: str, service: Served) -> ModelCard:
+    service.check_name(name)
+    return _card(service)
+
+
+def _card(service: Service) -> ModelCard:
+    return ModelCard(id=service.name, created=service.started)
+
+
+@router.get("/health")
+async def health() -> State:
+    """The process answers."""
+    return State()
+
+
+@router.get("/ready")
+async def ready() -> State:
+    """The model is loaded: the server listens only then."""
+    return State()

@@ -1,0 +1,81 @@
+"""``POST /v1/embeddings``: sentence vectors of length 1."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Annotated, Literal
+
+import numpy as np
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field
+from pydantic_core import to_json
+
+from ambilm.serving.failures import Refusal
+from ambilm.serving.schemas import Request, Text, TokenId, Usage
+from ambilm.serving.service import Served, Service
+
+router = APIRouter()
+Tokens = Annotated[list[TokenId], Field(min_length=1)]
+
+
+class EmbeddingRequest(Request):
+    """OpenAI's request. Token arrays hold ids of the model's own tokenizer."""
+
+    input: Text | Tokens | Annotated[list[Text], Field(min_length=1)] | Annotated[list[Tokens], Field(min_length=1)]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int, Field(strict=True, ge=1)] | None = None
+    user: str | None = None
+
+    def texts(self, service: Service) -> list[str]:
+        """The inputs as texts.
+
+        Raises:
+            Refusal: 400 for too many of them, or an id that the vocabulary has not.
+        """
+        items = [self.input] if isinstance(self.input, str) or isinstance(self.input[0], int) else self.input
+        if len(items) > service.limits.inputs:
+            reason = f"{len(items):,} inputs are more than {service.limits.inputs:,}: send them in parts."
+            raise Refusal(400, reason, param="input")
+        return [item if isinstance(item, str) else service.text_of(item) for item in items]  # type: ignore[arg-type]
+
+
+class Embedding(BaseModel):
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+@router.post("/v1/embeddings", response_model=EmbeddingList)
+async def embeddings(request: EmbeddingRequest, service: Served) -> Response:
+    """One unit vector an input; ``dimensions`` keeps the first so many, then scales to length 1 again."""
+    service.check_name(request.model)
+    if request.dimensions is not None and request.dimensions > service.dimension:
+        reason = f"dimensions={request.dimensions} is more than this model's {service.dimension}."
+        raise Refusal(400, reason, param="dimensions")
+    texts = request.texts(service)
+    vectors = await asyncio.get_running_loop().run_in_executor(
+        service.worker,
+        lambda: service.model.encode(texts, normalize_embeddings=True, truncate_dim=request.dimensions),
+    )
+    used = sum(len(ids) for ids in service.model.tokenizer(texts)["input_ids"])  # type: ignore[arg-type, union-attr]
+    data = [
+        Embedding(index=number, embedding=_written(vector, request.encoding_format))
+        for number, vector in enumerate(vectors)
+    ]
+    answer = EmbeddingList(data=data, model=service.name, usage=Usage(prompt_tokens=used, total_tokens=used))
+    return Response(to_json(answer), media_type="application/json")
+
+
+def _written(vector: np.ndarray, encoding: Literal["float", "base64"]) -> list[float] | str:
+    """A vector (dimension,) as numbers, or as its little-endian float32 bytes in base64."""
+    if encoding == "float":
+        return [float(value) for value in vector]
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")

@@ -1,0 +1,66 @@
+"""What every route shares: the model under the name that clients call it by, and the limits."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from ambilm import AmbiLM
+from ambilm.serving.failures import Refusal
+from ambilm.serving.limits import Limits
+
+
+@dataclass
+class Service:
+    """One model and what is known about serving it.
+
+    Attributes:
+        name: the ``model`` that requests name.
+        started: seconds since the epoch.
+        worker: the one thread that computes.
+    """
+
+    model: AmbiLM
+    name: str
+    limits: Limits
+    started: int = field(default_factory=lambda: int(time.time()))
+    worker: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "model"))
+
+    @property
+    def dimension(self) -> int:
+        return int(self.model.base.config.get_text_config().hidden_size)
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self.model.base.get_input_embeddings().num_embeddings)
+
+    def check_name(self, name: str) -> None:
+        """
+        Raises:
+            Refusal: 404 for a model that is not the one served.
+        """
+        if name != self.name:
+            reason = f"The model {name!r} is not served here: it is {self.name!r}."
+            raise Refusal(404, reason, param="model", code="model_not_found")
+
+    def text_of(self, tokens: list[int]) -> str:
+        """The text of token ids of this model's own tokenizer.
+
+        Raises:
+            Refusal: 400 for an id that the vocabulary has not.
+        """
+        if any(token >= self.vocabulary for token in tokens):
+            raise Refusal(400, f"A token id is not below the vocabulary's {self.vocabulary}.", param="input")
+        return str(self.model.tokenizer.decode(tokens))
+
+
+def _of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+Served = Annotated[Service, Depends(_of)]
