@@ -13,16 +13,18 @@ import uvicorn
 
 from ambilm.serving.app import create_app
 from ambilm.serving.limits import Limits
+from ambilm.serving.service import Service
 
 if TYPE_CHECKING:
     from ambilm import AmbiLM
 
 KEY = "a key"
+HEADERS = {"Authorization": f"Bearer {KEY}"}
 
 
 @contextlib.contextmanager
-def serving(model: "AmbiLM", limits: Limits | None = None) -> Iterator[str]:
-    """Runs a server in a thread; yields its address."""
+def running(model: "AmbiLM", limits: Limits | None = None) -> Iterator[tuple[str, Service]]:
+    """Runs a server in a thread; yields its address and what its routes share."""
     app = create_app(model, "smollm2", [KEY], limits)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -32,7 +34,7 @@ def serving(model: "AmbiLM", limits: Limits | None = None) -> Iterator[str]:
             assert thread.is_alive()
             time.sleep(0.01)
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}", app.state.service
         finally:
             server.should_exit = True
             thread.join()
@@ -44,7 +46,7 @@ def client_of(address: str, key: str = KEY) -> openai.OpenAI:
 
 @pytest.fixture(scope="session")
 def address(smollm2: "AmbiLM") -> Iterator[str]:
-    with serving(smollm2) as address:
+    with running(smollm2) as (address, _):
         yield address
 
 

@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING
 import httpx
 import openai
 import pytest
-from tests.serving.conftest import KEY, client_of, serving
+from tests.serving.conftest import HEADERS, KEY, client_of, running
 
 from ambilm.serving.limits import Limits
 
 if TYPE_CHECKING:
     from ambilm import AmbiLM
 
-HEADERS = {"Authorization": f"Bearer {KEY}"}
-
 
 @pytest.fixture(scope="module")
 def narrow(smollm2: "AmbiLM") -> Iterator[str]:
-    with serving(smollm2, Limits(body_bytes=1000, body_seconds=0.5)) as address:
+    with running(smollm2, Limits(body_bytes=1000, body_seconds=0.5)) as (address, _):
         yield address
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
 from fastapi import APIRouter, FastAPI
@@ -11,7 +12,7 @@ from pydantic import BaseModel
 import ambilm
 from ambilm import AmbiLM
 from ambilm.serving import embeddings
-from ambilm.serving.failures import ErrorResponse, answer_errors
+from ambilm.serving.failures import ErrorResponse, Refusal, answer_errors
 from ambilm.serving.guard import Guard
 from ambilm.serving.limits import Limits
 from ambilm.serving.service import Served, Service
@@ -44,10 +45,17 @@ def create_app(model: AmbiLM, name: str, keys: Sequence[str] = (), limits: Limit
     """
     limits = limits or Limits()
     wrong: dict[int | str, dict[str, Any]] = {
-        status: {"model": ErrorResponse} for status in (400, 401, 404, 408, 413, 429)
+        status: {"model": ErrorResponse} for status in (400, 401, 404, 408, 413, 429, 500, 504)
     }
-    app = FastAPI(title="AmbiLM", version=ambilm.__version__, responses=wrong)
-    app.state.service = Service(model, name, limits)
+    service = Service(model, name, limits)
+
+    @contextlib.asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        service.scheduler.close()
+
+    app = FastAPI(title="AmbiLM", version=ambilm.__version__, responses=wrong, lifespan=life)
+    app.state.service = service
     app.add_middleware(Guard, keys=keys, limits=limits)
     answer_errors(app)
     app.include_router(router)
@@ -72,8 +80,10 @@ def _card(service: Service) -> ModelCard:
 
 
 @router.get("/health")
-async def health() -> State:
-    """The process answers."""
+async def health(service: Served) -> State:
+    """The process answers and its model's thread is alive."""
+    if not service.scheduler.is_alive:
+        raise Refusal(503, "The model's thread has ended: start the server again.")
     return State()
 
 

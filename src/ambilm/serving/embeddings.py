@@ -8,12 +8,15 @@ from typing import Annotated, Literal
 
 import numpy as np
 from fastapi import APIRouter, Response
+from fastapi import Request as Connection
 from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
+from ambilm.model.encoding import clean, finisher
 from ambilm.serving.failures import Refusal
 from ambilm.serving.schemas import Request, Text, TokenId, Usage
 from ambilm.serving.service import Served, Service
+from ambilm.serving.vectors import VectorJob
 
 router = APIRouter()
 Tokens = Annotated[list[TokenId], Field(min_length=1)]
@@ -54,24 +57,30 @@ class EmbeddingList(BaseModel):
 
 
 @router.post("/v1/embeddings", response_model=EmbeddingList)
-async def embeddings(request: EmbeddingRequest, service: Served) -> Response:
+async def embeddings(request: EmbeddingRequest, service: Served, connection: Connection) -> Response:
     """One unit vector an input; ``dimensions`` keeps the first so many, then scales to length 1 again."""
     service.check_name(request.model)
     if request.dimensions is not None and request.dimensions > service.dimension:
         reason = f"dimensions={request.dimensions} is more than this model's {service.dimension}."
         raise Refusal(400, reason, param="dimensions")
     texts = request.texts(service)
-    vectors = await asyncio.get_running_loop().run_in_executor(
-        service.worker,
-        lambda: service.model.encode(texts, normalize_embeddings=True, truncate_dim=request.dimensions),
-    )
-    used = sum(len(ids) for ids in service.model.tokenizer(texts)["input_ids"])  # type: ignore[arg-type, union-attr]
+    counts = await asyncio.to_thread(token_counts, service, texts)
+    job = VectorJob(texts, [min(count + service.prompt_tokens, service.model.settings.max_length) for count in counts])
+    found = await service.result("embeddings", job, connection)
+    vectors = finisher(True, request.dimensions, "float32")(np.stack(found))
+    used = sum(counts)
     data = [
         Embedding(index=number, embedding=_written(vector, request.encoding_format))
         for number, vector in enumerate(vectors)
     ]
     answer = EmbeddingList(data=data, model=service.name, usage=Usage(prompt_tokens=used, total_tokens=used))
     return Response(to_json(answer), media_type="application/json")
+
+
+def token_counts(service: Service, texts: list[str]) -> list[int]:
+    """Tokens of each text, without what is put around it."""
+    rows = service.model.tokenizer([clean(text) for text in texts], add_special_tokens=False)["input_ids"]
+    return [len(row) for row in rows]  # type: ignore[arg-type, union-attr]
 
 
 def _written(vector: np.ndarray, encoding: Literal["float", "base64"]) -> list[float] | str:

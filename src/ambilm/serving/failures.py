@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
@@ -47,12 +47,19 @@ class Refusal(Exception):
         return JSONResponse(self.body(), self.status, dict(self.headers or {}))
 
 
+class HungUp(Exception):
+    """The client no longer waits for its answer."""
+
+
 def answer_errors(app: FastAPI) -> None:
     """Turns every exception of a route into an answer of that shape."""
 
     def refusal(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, Refusal)
         return error.response()
+
+    def hung_up(*_: object) -> Response:
+        return Response(status_code=499)  # nginx's number; nobody reads it
 
     def user_error(_: Request, error: Exception) -> JSONResponse:
         return Refusal(400, str(error)).response()
@@ -69,6 +76,7 @@ def answer_errors(app: FastAPI) -> None:
         return Refusal(500, f"Internal error: {type(error).__name__}. The server's log holds the traceback.").response()
 
     app.add_exception_handler(Refusal, refusal)
+    app.add_exception_handler(HungUp, hung_up)
     app.add_exception_handler(UserError, user_error)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)

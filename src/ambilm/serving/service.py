@@ -1,17 +1,20 @@
-"""What every route shares: the model under the name that clients call it by, and the limits."""
+"""What every route shares: the model under the name that clients call it by, the limits, and the lanes of its jobs."""
 
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Annotated
+from functools import cached_property
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
 from ambilm import AmbiLM
 from ambilm.serving.failures import Refusal
+from ambilm.serving.jobs import Job
 from ambilm.serving.limits import Limits
+from ambilm.serving.scheduler import Lane, Scheduler
+from ambilm.serving.vectors import VectorLane
 
 
 @dataclass
@@ -21,14 +24,23 @@ class Service:
     Attributes:
         name: the ``model`` that requests name.
         started: seconds since the epoch.
-        worker: the one thread that computes.
+        scheduler: the thread that computes.
     """
 
     model: AmbiLM
     name: str
     limits: Limits
     started: int = field(default_factory=lambda: int(time.time()))
-    worker: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "model"))
+
+    def __post_init__(self) -> None:
+        encode = self.model.encode
+        lanes: dict[str, Lane] = {"embeddings": VectorLane[str](lambda texts: encode(texts, show_progress_bar=False))}
+        self.scheduler = Scheduler(lanes, self.limits)
+
+    async def result(self, lane: str, job: Job, connection: Request) -> Any:
+        """What a job of one answer finds; see :meth:`Job.follow` for what it raises."""
+        self.scheduler.submit(lane, job)
+        return await job.result(connection, self.limits.seconds)
 
     @property
     def dimension(self) -> int:
@@ -37,6 +49,11 @@ class Service:
     @property
     def vocabulary(self) -> int:
         return int(self.model.base.get_input_embeddings().num_embeddings)
+
+    @cached_property
+    def prompt_tokens(self) -> int:
+        """About what an embedded text gets around it: the prompt, a start, an end."""
+        return len(self.model.tokenizer(self.model.settings.prompt)["input_ids"]) + 2  # type: ignore[arg-type]
 
     def check_name(self, name: str) -> None:
         """
