@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 
 from ambilm.adaptation import shared_view
 from ambilm.model import infilling
+from ambilm.model.decoding import decode
 from ambilm.model.forward import hidden_states, logits, pack_layout
 from ambilm.model.settings import Settings
 from ambilm.objectives import MSG, infill_view
@@ -17,15 +18,14 @@ PIECES = [[START, 10, 11, 12, 13], [20, 21, 22], [30, 31, 32]]
 LONGEST = [4, 3]
 
 
-def decoded(view: PreTrainedModel, sink: bool, shortest: list[int]) -> infilling._Spans:
+def decoded(view: PreTrainedModel, sink: bool, shortest: list[int]) -> infilling.Filling:
     """Two candidates for a text of two blanks."""
     settings = Settings(
         mask_token_id=5, start_token_id=START, end_token_id=END, end_of_span_token_id=END, sink=sink
     )  # fmt: skip
     decoding = infilling.Decoding(2, shortest, LONGEST, False, 0, infilling.processors({}))
-    state = infilling._Spans(view, settings, infilling.Gaps(["", "", ""], PIECES), decoding, {0, START, END})
-    for number in range(2):
-        state.fill_blank(number)
+    state = infilling.Filling(view, settings, infilling.Gaps(["", "", ""], PIECES), decoding, {0, START, END})
+    decode(state.view, state.cache, state.steps())
     return state
 
 

@@ -8,6 +8,7 @@ import torch
 
 from ambilm.errors import UserError
 from ambilm.model import infilling
+from ambilm.model.decoding import decode
 from ambilm.model.scoring import InfillExample
 
 if TYPE_CHECKING:
@@ -23,13 +24,12 @@ def test_cached_decoding_equals_the_hybrid_pass(smollm2: "AmbiLM", text: str) ->
     found = smollm2.infill(text, max_tokens=gap, min_tokens=gap, num_candidates=2)
     assert len(found.candidates) == 2 and found.score == found.candidates[0].score >= found.candidates[1].score
     gaps = infilling.cut_at_blanks(text, smollm2.tokenizer, smollm2.settings)
-    state = infilling._Spans(
+    state = infilling.Filling(
         smollm2.view, smollm2.settings, gaps,
         infilling.Decoding(2, [gap] * (len(gaps.pieces) - 1), [gap] * (len(gaps.pieces) - 1), False, 0,
                            infilling.processors({})), set(smollm2.tokenizer.all_special_ids),
     )  # fmt: skip
-    for number in range(len(gaps.pieces) - 1):
-        state.fill_blank(number)
+    decode(state.view, state.cache, state.steps())
     for spans, score in zip(state.spans, state.scores.tolist(), strict=True):
         ids, places = list(gaps.pieces[0][1:]), []
         for span, piece in zip(spans, gaps.pieces[1:], strict=True):

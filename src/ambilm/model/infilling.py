@@ -19,6 +19,7 @@ from transformers.generation import logits_process
 
 from ambilm.attention import Layout, Tokens
 from ambilm.errors import UserError
+from ambilm.model.decoding import Step, Steps, decode
 from ambilm.model.encoding import clean
 from ambilm.model.forward import hidden_states, logits
 from ambilm.model.settings import BLANK, Settings
@@ -159,14 +160,9 @@ def fill(
     view: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: Settings, gaps: Gaps, decoding: Decoding
 ) -> list[Infilled]:
     """The candidates, best first."""
-    state = _Spans(view, settings, gaps, decoding, set(tokenizer.all_special_ids))
-    for number in range(len(gaps.pieces) - 1):
-        state.fill_blank(number)
-    filled = [
-        _assemble(tokenizer, gaps.texts, spans, score)
-        for spans, score in zip(state.spans, state.scores.tolist(), strict=True)
-    ]
-    return sorted(filled, key=lambda item: -item.score)
+    filling = Filling(view, settings, gaps, decoding, set(tokenizer.all_special_ids))
+    decode(view, filling.cache, filling.steps())
+    return filling.candidates(tokenizer)
 
 
 def _assemble(tokenizer: PreTrainedTokenizerBase, texts: list[str], spans: list[list[int]], score: float) -> Infilled:
@@ -177,13 +173,18 @@ def _assemble(tokenizer: PreTrainedTokenizerBase, texts: list[str], spans: list[
     return Infilled(whole, [re.sub(r"\s+", " ", span).strip() for span in decoded], score)
 
 
-class _Spans:
-    """The state of one infill: the cache, which tokens stand in it, and what was decoded so far."""
+class Filling:
+    """One infill under way: the cache, which tokens stand in it, and what was decoded so far. Made, the context is read.
+
+    Attributes:
+        cache: keys and values of every candidate.
+        spans: token ids of the blanks filled so far, of each candidate.
+    """
 
     def __init__(
         self, view: PreTrainedModel, settings: Settings, gaps: Gaps, decoding: Decoding, special: set[int]
     ) -> None:
-        self.view, self.settings, self.decoding = view, settings, decoding
+        self.view, self.settings, self.gaps, self.decoding = view, settings, gaps, decoding
         self.forbidden = torch.tensor(sorted(special - {settings.end_of_span_token_id}), dtype=torch.long)
         self.cache = DynamicCache()
         self.rows = decoding.candidates
@@ -192,21 +193,21 @@ class _Spans:
             self.generator.manual_seed(decoding.seed)
         else:
             self.generator.seed()
-        self._prefill(gaps)
+        self._prefill()
         self.spans: list[list[list[int]]] = [[] for _ in range(self.rows)]
         self.scores = torch.zeros(self.rows, device=view.device)
 
-    def _prefill(self, gaps: Gaps) -> None:
+    def _prefill(self) -> None:
         position: list[int] = []
         ends = []  # the place of the last context token before each blank
         self.starts = []  # the first position of each blank
-        for number, piece in enumerate(gaps.pieces):
+        for number, piece in enumerate(self.gaps.pieces):
             place = position[-1] + 1 + self.decoding.max_tokens[number - 1] if number else 0
             position += range(place, place + len(piece))
             ends.append(len(position) - 1)
             self.starts.append(position[-1] + 1)
         device = self.view.device
-        ids = torch.tensor([[token for piece in gaps.pieces for token in piece]], device=device)  # (1, context)
+        ids = torch.tensor([[token for piece in self.gaps.pieces for token in piece]], device=device)  # (1, context)
         zeros = torch.zeros_like(ids)
         context = Tokens(zeros, zeros.bool(), torch.tensor([position], device=device))
         context = context.with_sinks() if self.settings.sink else context
@@ -219,7 +220,20 @@ class _Spans:
         if self.rows > 1:
             self.cache.batch_repeat_interleave(self.rows)
 
-    def fill_blank(self, number: int) -> None:
+    def steps(self) -> Steps[None]:
+        """Fills the blanks one after the other."""
+        for number in range(len(self.gaps.pieces) - 1):
+            yield from self._fill_blank(number)
+
+    def candidates(self, tokenizer: PreTrainedTokenizerBase) -> list[Infilled]:
+        """What was decoded, best first."""
+        filled = [
+            _assemble(tokenizer, self.gaps.texts, spans, score)
+            for spans, score in zip(self.spans, self.scores.tolist(), strict=True)
+        ]
+        return sorted(filled, key=lambda item: -item.score)
+
+    def _fill_blank(self, number: int) -> Steps[None]:
         """Decodes one blank of every candidate until each has ended its span or reached its bound."""
         end, longest, shortest = (
             self.settings.end_of_span_token_id,
@@ -244,7 +258,7 @@ class _Spans:
             written.append(torch.where(running, token, -1))
             last = number + 1 == len(self.first_logits) and step + 1 == longest
             if not last:  # the last token of all has nothing to predict
-                scores = self._advance(token, running, self.starts[number] + step)
+                scores = yield self._next(token, running, self.starts[number] + step)
         self._finish_blank(written, gains, ends, running, shortest, first_column)
 
     def _finish_blank(
@@ -285,8 +299,8 @@ class _Spans:
             return torch.multinomial(torch.softmax(allowed, -1), 1, generator=self.generator)[:, 0]
         return allowed.argmax(-1)
 
-    def _advance(self, token: Tensor, running: Tensor, position: int) -> Tensor:
-        """Feeds one span token of each candidate and returns the logits after it; candidates that ended feed padding."""
+    def _next(self, token: Tensor, running: Tensor, position: int) -> Step:
+        """One span token of each candidate; candidates that ended read padding."""
         column = self.cached.text.shape[1]
         new = Tokens(
             torch.where(running, 0, -1 - column)[:, None],
@@ -294,7 +308,4 @@ class _Spans:
             torch.full_like(token, position)[:, None],
         )
         self.cached = Tokens.join([self.cached, new])
-        hidden = hidden_states(
-            self.view, token[:, None], Layout(new, self.cached), self.cache
-        )  # (candidates, 1, hidden)
-        return logits(self.view, hidden[:, 0])
+        return Step(token[:, None], new, self.cached)
