@@ -52,6 +52,14 @@ def test_embed_options_and_json_lines_from_stdin(run: Any, loaded: "AmbiLM", tmp
     np.testing.assert_array_equal(np.array([row["embedding"] for row in written], np.float32), expected)
 
 
+def test_embed_by_a_reading(run: Any, loaded: "AmbiLM", texts_file: Path, tmp_path: Path) -> None:
+    output = tmp_path / "x.npy"
+    assert run("embed", "m", texts_file, "--output", output, "--reading", "echo", "--include-prompt").exit_code == 0
+    np.testing.assert_array_equal(np.load(output), loaded.encode(TEXTS, reading="echo", include_prompt=True))
+    refused = run("embed", "m", texts_file, "--output", output, "--reading", "aloud")
+    assert refused.exit_code == 2 and "prompt-eol" in refused.stderr
+
+
 def test_embed_precision(run: Any, loaded: "AmbiLM", texts_file: Path, tmp_path: Path) -> None:
     output = tmp_path / "x.npy"
     assert run("embed", "m", texts_file, "--output", output, "--precision", "ubinary").exit_code == 0

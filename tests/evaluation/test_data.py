@@ -92,7 +92,7 @@ def test_names_become_jobs(tmp_path: Path) -> None:
         "stsb:dev",
         "sts15@causal-mean",
     ]
-    assert len(expand("sts-baselines", [tmp_path])) == 2 * 8
+    assert len(expand("sts-baselines", [tmp_path])) == 2 * 9
     assert expand(["own_text"], [tmp_path])[0].key == "own_text:retrieval"
 
 

@@ -78,6 +78,9 @@ def test_what_cannot_be_exported_says_why(smollm2: AmbiLM, adapted: AmbiLM, tmp_
     sink = AmbiLM(adapted.base, adapted.tokenizer, "sink", adapted.settings.model_copy(update={"sink": True}))
     with pytest.raises(UserError, match="sink=false"):
         export_sentence_transformers(sink, tmp_path / "new")
+    echo = AmbiLM(adapted.base, adapted.tokenizer, "echo", adapted.settings.read_as("echo"))
+    with pytest.raises(UserError, match="cannot repeat a text"):
+        export_sentence_transformers(echo, tmp_path / "new")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "precious.txt").write_text("mine")
     with pytest.raises(UserError, match="not empty"):

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 from ambilm.adaptation import AdapterSettings, add_adapter, trainable_parameters
 from ambilm.errors import UserError
 from ambilm.model.generation import chat_prompt
+from ambilm.model.settings import READINGS
 
 if TYPE_CHECKING:
     from ambilm import AmbiLM
@@ -87,6 +88,35 @@ def test_prompts_stand_where_they_should(smollm2: "AmbiLM") -> None:
     np.testing.assert_allclose(cut, expected, atol=1e-3, rtol=1e-3)
     with pytest.raises(UserError, match="no room"):
         smollm2.encode("a cat", max_length=3)
+
+
+def test_echo_reads_the_repetition(smollm2: "AmbiLM") -> None:
+    """The mean is taken over the second occurrence, causally; a long text is cut alike in both places."""
+    template, ids = "Say: {text}, again: {text}!", smollm2.tokenizer
+    first, second, end = (ids(piece)["input_ids"] for piece in ("Say:", ", again:", "!"))
+    for text, room in (("a cat", 4), ("cat" + " cat" * 49, 5)):
+        words = ids(" " + text)["input_ids"][:room]
+        whole = first + words + second + words + end
+        longest = len(whole) + 1  # one token is left over: it does not suffice for one more in both places
+        found = smollm2.encode(
+            text, layout="causal", prompt=template, pooling="mean", include_prompt=False, max_length=longest
+        )
+        with torch.inference_mode():
+            hidden = smollm2.base.base_model(torch.tensor([whole])).last_hidden_state[0]
+        repeated = hidden[len(whole) - len(end) - len(words) : len(whole) - len(end)]
+        np.testing.assert_allclose(found, repeated.mean(0).numpy(), atol=1e-3, rtol=1e-3)
+
+
+def test_a_reading_is_its_settings(adapted: "AmbiLM") -> None:
+    template = "Rewrite the sentence: {text}, rewritten sentence: {text}"
+    echo = {"layout": "causal", "pooling": "mean", "prompt": template, "include_prompt": False}
+    np.testing.assert_array_equal(adapted.encode(TEXTS, reading="echo"), adapted.encode(TEXTS, **echo))  # type: ignore[arg-type]
+    last = adapted.encode(TEXTS, reading="echo", pooling="last")
+    np.testing.assert_array_equal(last, adapted.encode(TEXTS, layout="causal", pooling="last", prompt=template))
+    for name in READINGS:
+        assert np.isfinite(adapted.encode(["", "Rain."], reading=name)).all()
+    with pytest.raises(UserError, match="choose one of causal-mean"):
+        adapted.encode("a", reading="aloud")
 
 
 def test_precisions_by_hand(smollm2: "AmbiLM") -> None:

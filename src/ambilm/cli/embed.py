@@ -38,8 +38,26 @@ def embed(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="X.npy (one row a text) or X.jsonl (text and embedding).")
     ],
+    reading: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            show_default=False,
+            help="A reading that needs no training (echo, prompt-eol, causal-mean …; a wrong name lists them) in place of"
+            " the model's own; the options below change it.",
+        ),
+    ] = None,
     prompt: Annotated[
-        str | None, typer.Option(help='Prefix, or template holding {text}; "" for none.', show_default=False)
+        str | None,
+        typer.Option(help='Prefix, or template holding {text}, perhaps twice; "" for none.', show_default=False),
+    ] = None,
+    include_prompt: Annotated[
+        bool | None,
+        typer.Option(
+            "--include-prompt/--text-only",
+            show_default=False,
+            help="What a mean counts: the prompt too, or the text alone (the last one of a template).",
+        ),
     ] = None,
     pooling: Annotated[
         PoolingChoice | None, typer.Option(help="How token vectors become one; the model's own if not given.")
@@ -60,8 +78,13 @@ def embed(
     first = next(stream, None)
     if first is None:
         raise files.empty(source)
+
+    from ambilm.model.settings import check_reading  # late: it imports transformers
+
     options = {
+        "reading": None if reading is None else check_reading(reading),
         "prompt": prompt,
+        "include_prompt": include_prompt,
         "pooling": value_of(pooling),
         "layout": value_of(layout),
         "normalize_embeddings": normalize,

@@ -31,7 +31,7 @@ from ambilm.evaluation.own_text import queries_of, retrieval
 from ambilm.evaluation.perplexity import causal_perplexity
 from ambilm.evaluation.results import Results, model_state
 from ambilm.evaluation.statistics import perplexity, perplexity_error
-from ambilm.evaluation.sts import correlations, similarities, sts_rows
+from ambilm.evaluation.sts import correlations, similarities
 
 if TYPE_CHECKING:
     from ambilm import AmbiLM
@@ -110,8 +110,7 @@ def _tasks(model: AmbiLM, held_out: HeldOut, seed: int) -> dict[str, tuple[str, 
         tasks[SIMILARITY] = ("spearman", partial(_similarity, model, held_out, seed))
         if not model.is_adapted:
             for row in SIMILARITY_ROWS:
-                options = sts_rows()[row]
-                tasks[f"{SIMILARITY}@{row}"] = ("spearman", partial(_similarity, model, held_out, seed, **options))
+                tasks[f"{SIMILARITY}@{row}"] = ("spearman", partial(_similarity, model, held_out, seed, reading=row))
     queries = queries_of(held_out.passages, seed)
     tasks[RETRIEVAL] = ("recall@1", partial(retrieval, model, queries, seed))
     if not model.is_adapted:
@@ -125,8 +124,8 @@ def _tasks(model: AmbiLM, held_out: HeldOut, seed: int) -> dict[str, tuple[str, 
 
 def mean_pooled(model: AmbiLM) -> AmbiLM:
     """The base weights, read causally, mean of the last hidden states: what most people try first."""
-    settings = {"recipe": None, "layout": "causal", "pooling": "mean", "prompt": "", "append_end": False}
-    return type(model)(model.base, model.tokenizer, model.name, model.settings.model_copy(update=settings))
+    settings = model.settings.read_as("causal-mean").model_copy(update={"recipe": None})
+    return type(model)(model.base, model.tokenizer, model.name, settings)
 
 
 def _similarity(model: AmbiLM, held_out: HeldOut, seed: int, **options: Any) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from typing import Any
 
 from ambilm.errors import UserError
 from ambilm.evaluation.data import SentencePair, check_scores, read_collection, read_rows
-from ambilm.evaluation.sts import sts_rows, untrained
 from ambilm.evaluation.task import Run, Task
+from ambilm.model.settings import READINGS
 
 PREFIX = "mteb:"
 SCIFACT = ("scifact_corpus", "scifact_queries", "scifact_qrels")
@@ -35,7 +35,7 @@ def hub_task(name: str) -> Task:
     metadata = _adapter().task_named(plain).metadata
     files = LOCAL.get(plain, ())
     return Task(
-        name, files[0] if files else None, metadata.main_score, partial(_run, plain), rows=tuple(sts_rows()),
+        name, files[0] if files else None, metadata.main_score, partial(_run, plain), rows=tuple(READINGS),
         beside=files[1:], from_hub=True,
     )  # fmt: skip
 
@@ -62,9 +62,8 @@ def _run(name: str, run: Run) -> dict[str, Any]:
         source = f"{task.metadata.dataset['path']}@{task.metadata.dataset['revision']}"
     if run.limit is not None:
         adapter.limit_to(task, run.limit, run.seed)
-    model = untrained(run.model) if run.row else run.model
-    options = sts_rows()[run.row] if run.row else {}
-    encoder = adapter.Encoder(model, prompts=model.settings.prompts, show_progress_bar=run.progress, **options)
+    prompts = {} if run.row else run.model.settings.prompts
+    encoder = adapter.Encoder(run.model, prompts=prompts, show_progress_bar=run.progress, **run.row_options)
     return {**adapter.measure(task, encoder, run.seed), "source": source}
 
 
@@ -81,7 +80,7 @@ def _serve(adapter: ModuleType, task: Any, run: Run) -> None:
 
 TASKS = (
     Task(
-        "scifact", SCIFACT[0], "ndcg_at_10", partial(_run, "SciFact"), ("test", "train"), tuple(sts_rows()), SCIFACT[1:]
+        "scifact", SCIFACT[0], "ndcg_at_10", partial(_run, "SciFact"), ("test", "train"), tuple(READINGS), SCIFACT[1:]
     ),
 )
 GROUPS: dict[str, tuple[str, ...]] = {}

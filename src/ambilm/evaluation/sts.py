@@ -2,7 +2,7 @@
 
 Spearman correlation over all pairs of a task together (the "all" setting of SimCSE-style papers; 0 to 1, not percent),
 never a mean over subsets. The test part unless another is named (``stsb:dev``, ``sickr:trial``). ``sts-baselines``
-measures the training-free readings of the base weights, so that a tuned model stands beside the row it has to beat.
+measures the training-free ``READINGS`` of the base weights, so that a tuned model stands beside the row it has to beat.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ambilm.errors import UserError
 from ambilm.evaluation.data import SentencePair, check_scores, read_rows, sample
 from ambilm.evaluation.statistics import bootstrap
 from ambilm.evaluation.task import Run, Task
-from ambilm.model.settings import PROMPT_EOL, REPRESENTATIVE_WORD
+from ambilm.model.settings import READINGS
 
 if TYPE_CHECKING:
     from ambilm import AmbiLM
@@ -33,25 +33,6 @@ PARTS: dict[str, tuple[str, ...]] = {
 }
 # str2021 is relatedness and a tuning set, so it is no part of the group.
 GROUP = ("sts12", "sts13", "sts14", "sts15", "sts16", "sts17", "sts22", "stsb", "sickr", "biosses")
-
-
-def sts_rows() -> dict[str, dict[str, Any]]:
-    """Named ``encode`` options that need no training: every usual reading of the base weights.
-
-    The two templates are PromptEOL (Jiang et al. 2023) and the representative word (Li et al. 2025).
-    """
-    plain = {"prompt": "", "include_prompt": True, "weights": "base"}
-    sink = {**plain, "layout": "bidirectional", "sink": True}
-    return {
-        "causal-mean": {**plain, "layout": "causal", "pooling": "mean"},
-        "causal-weighted-mean": {**plain, "layout": "causal", "pooling": "weighted_mean"},
-        "causal-last": {**plain, "layout": "causal", "pooling": "last"},
-        "bidirectional-mean": {**plain, "layout": "bidirectional", "sink": False, "pooling": "mean"},
-        "bidirectional-sink-mean": {**sink, "pooling": "mean"},
-        "representative-word": {**plain, "layout": "causal", "pooling": "last", "prompt": REPRESENTATIVE_WORD},
-        "bidirectional-sink-prompt-eol": {**sink, "pooling": "last", "prompt": PROMPT_EOL},
-        "prompt-eol": {**plain, "layout": "causal", "pooling": "last", "prompt": PROMPT_EOL},
-    }
 
 
 def similarities(model: AmbiLM, pairs: Sequence[SentencePair], progress: bool = False, **options: Any) -> np.ndarray:
@@ -90,11 +71,6 @@ def correlations(cosines: np.ndarray, pairs: Sequence[SentencePair], seed: int) 
     }
 
 
-def untrained(model: AmbiLM) -> AmbiLM:
-    """The base weights with a base model's settings; an adapted model's own would add an end token to a template."""
-    return type(model)(model.base, model.tokenizer, model.name) if model.is_adapted else model
-
-
 def _run(name: str, run: Run) -> dict[str, Any]:
     part = run.part or _parts(name)[0]
     pairs = list(read_rows(run.path, SentencePair, part))
@@ -102,9 +78,7 @@ def _run(name: str, run: Run) -> dict[str, Any]:
     pairs = sample(pairs, run.limit, run.seed)
     if len({pair.score for pair in pairs}) < 2:
         raise UserError(f"{run.path}: the {len(pairs)} rows of split {part!r} all have one score; give more rows.")
-    model = untrained(run.model) if run.row else run.model
-    options = sts_rows()[run.row] if run.row else {}
-    entry = correlations(similarities(model, pairs, run.progress, **options), pairs, run.seed)
+    entry = correlations(similarities(run.model, pairs, run.progress, **run.row_options), pairs, run.seed)
     return {**entry, "split": part}
 
 
@@ -113,8 +87,8 @@ def _parts(name: str) -> tuple[str, ...]:
 
 
 def _task(name: str) -> Task:
-    return Task(name, name, "spearman", lambda run: _run(name, run), _parts(name), tuple(sts_rows()))
+    return Task(name, name, "spearman", lambda run: _run(name, run), _parts(name), tuple(READINGS))
 
 
 TASKS = tuple(_task(name) for name in (*GROUP, "str2021"))
-GROUPS = {"sts": GROUP, "sts-baselines": tuple(f"{name}@{row}" for name in GROUP for row in sts_rows())}
+GROUPS = {"sts": GROUP, "sts-baselines": tuple(f"{name}@{row}" for name in GROUP for row in READINGS)}

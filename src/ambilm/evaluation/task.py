@@ -18,7 +18,7 @@ class Run:
     Attributes:
         paths: the task's files, or the user's own text files for tasks without a stem; none where the hub has the rows.
         part: the part (``split``) of the data; None for the task's own choice.
-        row: name of a training-free row (``causal-mean`` …), None for the model as it is.
+        row: one of ``READINGS`` (``causal-mean`` …), a training-free row; None for the model as it is.
         limit: most examples, drawn with the seed; None for the task's default.
     """
 
@@ -33,6 +33,11 @@ class Run:
     @property
     def path(self) -> Path:
         return self.paths[0]
+
+    @property
+    def row_options(self) -> dict[str, Any]:
+        """Options of ``encode`` for a training-free row: it reads the base weights."""
+        return {"reading": self.row, "weights": "base"} if self.row else {}
 
 
 @dataclass(frozen=True)

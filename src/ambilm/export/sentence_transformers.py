@@ -62,6 +62,8 @@ def _check(settings: Settings) -> None:
             "sentence-transformers knows no sink, which this model was trained with: train it with --set sink=false to"
             " export it, or serve it with AmbiLM."
         )
+    if settings.prompt.count("{text}") > 1:
+        raise UserError("sentence-transformers cannot repeat a text: take a template with one {text}.")
     if not settings.include_prompt:
         raise UserError("sentence-transformers cannot leave a prompt out of the pooling: set include_prompt=true.")
 
@@ -81,10 +83,11 @@ def _write_tokenizer(tokenizer: PreTrainedTokenizerBase, settings: Settings, fil
         tokenizer, settings.prompt, settings.max_length, start=settings.start_token_id, sink=False, end=None
     )
     steps: list[Normalizer] = []
-    if prompted.before:
-        steps.append(Prepend(prompted.before))
-    if prompted.after:
-        steps.append(Replace(Regex(r"\z"), prompted.after))
+    before, after = prompted.pieces
+    if before:
+        steps.append(Prepend(before))
+    if after:
+        steps.append(Replace(Regex(r"\z"), after))
     if steps:
         fast.normalizer = NormalizerSequence([*steps, *([fast.normalizer] if fast.normalizer else [])])
     appended = settings.appended_end(settings.pooling, settings.prompt)

@@ -183,6 +183,7 @@ class AmbiLM:
         self,
         texts: str | Iterable[str],
         *,
+        reading: str | None = None,
         layout: LayoutName | None = None,
         sink: bool | None = None,
         pooling: Pooling | None = None,
@@ -201,11 +202,13 @@ class AmbiLM:
 
         Args:
             texts: one text, or any iterable of texts; a generator is never held in memory.
-            layout: ``bidirectional`` or ``causal``; the model's own default when None, as for all that follows.
+            reading: one of ``READINGS`` (``echo``, ``prompt-eol``, ``causal-mean`` …) in place of the model's own defaults.
+            layout: ``bidirectional`` or ``causal``; the reading's, or else the model's own, when None, as for all that follows.
             sink: whether a bidirectional text begins with the start token, which sees only itself; False is the papers' mask.
             pooling: ``last``, ``mean`` or ``weighted_mean``.
-            prompt: a prefix, or a template holding ``{text}``; "" for none.
-            include_prompt: whether mean pooling counts the prompt's tokens.
+            prompt: a prefix, or a template holding ``{text}`` once or more often; "" for none.
+            include_prompt: whether mean pooling counts the prompt's tokens, or those of the text alone (where a template
+                repeats it, of the last time).
             normalize_embeddings: unit length.
             truncate_dim: keep the first so many dimensions.
             precision: ``float32``, ``int8``, ``uint8``, ``binary`` or ``ubinary``.
@@ -221,7 +224,7 @@ class AmbiLM:
         Raises:
             UserError: for an option that does not exist or an item that is not a text.
         """
-        own = self.settings
+        own = self.settings.read_as(reading)
         chosen_layout = _choice("layout", layout or own.layout, ("bidirectional", "causal"))
         chosen_pooling = _choice("pooling", pooling or own.pooling, ("last", "mean", "weighted_mean"))
         _choice("precision", precision, ("float32", "int8", "uint8", "binary", "ubinary"))

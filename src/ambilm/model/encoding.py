@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -24,12 +25,15 @@ CHUNK = 4096  # texts that are sorted by length together; bounds the memory for 
 BATCH_TOKENS = 1024  # tokens of one packed row; larger rows fall out of the processor's cache
 
 
+Range = tuple[int, int]  # first token and the one after the last
+
+
 @dataclass(frozen=True)
 class Encoded:
-    """Token ids of one text and how many of the first ones belong to the prompt."""
+    """Token ids of one text with its prompt, and which of them are the text: where a template repeats it, the last time."""
 
     ids: list[int]
-    prompt_tokens: int
+    text: Range
 
 
 def clean(text: str) -> str:
@@ -38,7 +42,10 @@ def clean(text: str) -> str:
 
 
 class PromptedTokenizer:
-    """Texts into token ids, with a prompt before (or a template around) each and perhaps the end token after it."""
+    """Texts into token ids, with a prompt before (or a template around) each and perhaps the end token after it.
+
+    A template holds ``{text}`` once or several times. A token belongs to the part of it that its last character lies in.
+    """
 
     def __init__(
         self,
@@ -54,36 +61,63 @@ class PromptedTokenizer:
         # The start token is the sink; without one it still stands in for a text of no tokens.
         self.start = start
         self.prepended = [start] if sink else self._bos()
-        before, found, after = prompt.partition("{text}")
-        if not found and before and not before[-1].isspace():
-            before += " "
-        self.before, self.after = before, after
-        self.after_tokens = len(self._ids([after])[0]) if after else 0
+        self.pieces = prompt.split("{text}")
+        if len(self.pieces) == 1:  # a prefix
+            self.pieces = [prompt if not prompt or prompt[-1].isspace() else prompt + " ", ""]
         self.room = max_length - len(self.prepended) - (end is not None)
-        if self.room <= len(self._ids([before])[0]) + self.after_tokens:
+        if self._kept(sum(map(len, self._ids(self.pieces)))) < 1:
             raise UserError(f"max_length={max_length} leaves no room for a text beside its prompt: raise it.")
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
         return self.tokenizer(texts, add_special_tokens=False)["input_ids"]  # type: ignore[return-value]
 
     def __call__(self, texts: Sequence[str]) -> list[Encoded]:
-        joined = [self.before + clean(text) + self.after for text in texts]
-        counts = self._prompt_counts(joined)
-        prepend = self.prepended
+        cleaned = [clean(text) for text in texts]
+        joined = [text.join(self.pieces) for text in cleaned]
+        if self.pieces == ["", ""]:
+            return [self._finished(*self._cut(ids, [(0, len(ids))])) for ids in self._ids(joined)]
+        tokens = self.tokenizer(joined, add_special_tokens=False, return_offsets_mapping=True)
         encoded = []
-        for ids, count in zip(self._ids(joined), counts, strict=True):
-            if len(ids) > self.room:  # cut the text, keep the end of the template
-                ids = ids[: self.room - self.after_tokens] + (
-                    ids[len(ids) - self.after_tokens :] if self.after_tokens else []
-                )
-            ids = prepend + ids + ([self.end] if self.end is not None else [])
-            ids = ids or [self.start]
-            encoded.append(Encoded(ids, min(len(prepend) + count, len(ids) - 1)))
+        for text, ids, offsets in zip(cleaned, tokens["input_ids"], tokens["offset_mapping"], strict=True):  # type: ignore[arg-type]
+            ranges = self._ranges(len(text), [stop for _, stop in offsets])
+            encoded.append(self._finished(*self._cut(ids, ranges)))
         return encoded
 
-    def skipped(self, item: Encoded, include_prompt: bool) -> int:
-        """First tokens that mean pooling leaves out: what was prepended says nothing of the text."""
-        return min(len(self.prepended) if include_prompt else item.prompt_tokens, len(item.ids) - 1)
+    def pooled_range(self, item: Encoded, include_prompt: bool) -> Range:
+        """Tokens that mean pooling counts: the text's, or all but what was prepended, which says nothing of the text."""
+        return (min(len(self.prepended), len(item.ids) - 1), len(item.ids)) if include_prompt else item.text
+
+    def _ranges(self, characters: int, stops: Sequence[int]) -> list[Range]:
+        """Where each occurrence of a text of so many characters lies among tokens that end at the characters ``stops``."""
+        ranges, place = [], 0
+        for piece in self.pieces[:-1]:
+            begin = place + len(piece)
+            place = begin + characters
+            ranges.append((bisect_right(stops, begin), bisect_right(stops, place)))
+        return ranges
+
+    def _cut(self, ids: list[int], occurrences: list[Range]) -> tuple[list[int], Range]:
+        """What fits of the text, in each of its places; the template stays. Also where the last occurrence is now."""
+        if len(ids) <= self.room:
+            return ids, occurrences[-1]
+        kept = self._kept(len(ids) - sum(stop - start for start, stop in occurrences))
+        cut: list[int] = []
+        first = done = 0
+        for start, stop in occurrences:
+            cut += ids[done:start]
+            first, done = len(cut), stop
+            cut += ids[start : min(stop, start + kept)]
+        return cut + ids[done:], (first, len(cut))
+
+    def _finished(self, ids: list[int], text: Range) -> Encoded:
+        """With what stands around every text. A text without a token of its own borrows its neighbour's."""
+        ids = self.prepended + ids + ([self.end] if self.end is not None else []) or [self.start]
+        first = min(len(self.prepended) + text[0], len(ids) - 1)
+        return Encoded(ids, (first, max(len(self.prepended) + text[1], first + 1)))
+
+    def _kept(self, template_tokens: int) -> int:
+        """How many tokens of a text fit in each of its places."""
+        return max(self.room - template_tokens, 0) // (len(self.pieces) - 1)
 
     def _bos(self) -> list[int]:
         """The BOS that the tokenizer adds by itself (Gemma), which the model was trained to expect."""
@@ -91,21 +125,14 @@ class PromptedTokenizer:
         bos = self.tokenizer.bos_token_id
         return [bos] if bos is not None and ids and ids[0] == bos else []  # type: ignore[index, list-item]
 
-    def _prompt_counts(self, joined: list[str]) -> list[int]:
-        if not self.before:
-            return [0] * len(joined)
-        boundary = len(self.before.rstrip())
-        offsets = self.tokenizer(joined, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-        return [sum(1 for _, stop in row if stop <= boundary) for row in offsets]  # type: ignore[union-attr]
 
-
-def pooled(hidden: Tensor, lengths: Sequence[int], skip: Sequence[int], pooling: Pooling) -> Tensor:
+def pooled(hidden: Tensor, lengths: Sequence[int], ranges: Sequence[Range], pooling: Pooling) -> Tensor:
     """Sentence vectors of a packed row.
 
     Args:
         hidden: (1, sum of lengths, hidden).
         lengths: tokens of each text.
-        skip: first tokens of each text that mean pooling leaves out.
+        ranges: which tokens of each text mean pooling counts, (first, the one after the last).
         pooling: ``last``, ``mean``, or ``weighted_mean`` (weights grow linearly with the place; Muennighoff 2022, SGPT).
 
     Returns:
@@ -117,10 +144,10 @@ def pooled(hidden: Tensor, lengths: Sequence[int], skip: Sequence[int], pooling:
         return rows[torch.cumsum(counts, 0) - 1]
     text = torch.repeat_interleave(torch.arange(len(counts), device=rows.device), counts)
     place = torch.arange(rows.shape[0], device=rows.device) - (torch.cumsum(counts, 0) - counts)[text]
-    skipped = torch.tensor(skip, device=rows.device)[text]
-    weight = (place >= skipped).to(rows.dtype)
+    first, stop = torch.tensor(ranges, device=rows.device)[text].unbind(1)  # (sum of lengths,) each
+    weight = ((place >= first) & (place < stop)).to(rows.dtype)
     if pooling == "weighted_mean":
-        weight = weight * (place - skipped + 1).to(rows.dtype)
+        weight = weight * (place - first + 1).to(rows.dtype)
     sums = torch.zeros(len(counts), rows.shape[1], dtype=rows.dtype, device=rows.device)
     sums.index_add_(0, text, rows * weight[:, None])
     totals = torch.zeros(len(counts), dtype=rows.dtype, device=rows.device).index_add_(0, text, weight)
@@ -170,9 +197,9 @@ def encode_texts(
             for batch in token_budget_batches([len(item.ids) for item in encoded], batch_tokens, batch_size):
                 members = [encoded[index] for index in batch]
                 hidden = packed_hidden(view, [item.ids for item in members], layout, sink)
-                skip = [tokenizer.skipped(item, include_prompt) for item in members]
+                ranges = [tokenizer.pooled_range(item, include_prompt) for item in members]
                 vectors = finish(
-                    pooled(hidden, [len(item.ids) for item in members], skip, pooling).float().cpu().numpy()
+                    pooled(hidden, [len(item.ids) for item in members], ranges, pooling).float().cpu().numpy()
                 )
                 if result is None:
                     result = np.empty((total or len(chunk), vectors.shape[1]), vectors.dtype)

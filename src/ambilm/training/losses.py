@@ -76,7 +76,7 @@ def packed_losses(model: PreTrainedModel, views: StepViews, settings: LossSettin
     if views.anchors:
         start = sum(len(view) for view in views.hybrid)
         lengths = batch.lengths[len(views.hybrid) :]
-        sentence = pooled(hidden[:, start:], lengths, [int(settings.sink)] * len(lengths), settings.pooling)
+        sentence = _sentences(hidden[:, start:], lengths, settings)
     return _combine(predictions, sentence, views, settings, batch.tokens)
 
 
@@ -96,7 +96,12 @@ def _padded_sentences(model: PreTrainedModel, views: Sequence[View], settings: L
     batch: Batch = padded_batch(views, model.device, settings.dropout, settings.sink)
     hidden = hidden_states(model, batch.ids, batch.layout)  # (texts, longest, hidden)
     real = torch.cat([row[:length] for row, length in zip(hidden, batch.lengths, strict=True)])[None]
-    return pooled(real, batch.lengths, [int(settings.sink)] * len(views), settings.pooling)  # (texts, hidden)
+    return _sentences(real, batch.lengths, settings)  # (texts, hidden)
+
+
+def _sentences(hidden: Tensor, lengths: Sequence[int], settings: LossSettings) -> Tensor:
+    """Sentence vectors, (texts, hidden), of a packed row (1, sum of lengths, hidden); a sink says nothing of its text."""
+    return pooled(hidden, lengths, [(int(settings.sink), length) for length in lengths], settings.pooling)
 
 
 def _predictions(model: PreTrainedModel, hidden: Tensor, batch: Batch, settings: LossSettings) -> dict[str, Tensor]:
