@@ -14,12 +14,12 @@ from ambilm import AmbiLM
 from ambilm.errors import UserError
 from ambilm.objectives import MNTP, infill_view
 from ambilm.objectives.views import NO_TARGET, Masking
-from ambilm.recipes import Llm2vec, Mntp, Recipe, Simcse
+from ambilm.recipes import ConversationSettings, Instruction, Llm2vec, Mntp, Recipe, Simcse
 from ambilm.training import adapt
 from ambilm.training.trainer import Interrupted, Trainer
 
 SMALL = {"rank": 4, "alpha": 8.0, "dropout": 0.1, "checkpoint_every": 1, "learning_rate": 0.01}
-SMALL_STEPS = {"texts_per_step": 4, "pairs_per_step": 8, "mntp_steps": 2, "steps": 4}
+SMALL_STEPS = {"texts_per_step": 4, "pairs_per_step": 8, "conversations_per_step": 2, "mntp_steps": 2, "steps": 4}
 NOISY = {"attention_dropout": 0.6}  # views far enough apart for a loss that can fall
 CASES: dict[str, tuple[type[Recipe], dict[str, Any], bool]] = {
     # a recipe, its settings, whether --pairs are given
@@ -29,6 +29,8 @@ CASES: dict[str, tuple[type[Recipe], dict[str, Any], bool]] = {
     "simcse-pairs": (Simcse, {}, True),
     "llm2vec": (Llm2vec, NOISY, False),
     "llm2vec-pairs": (Llm2vec, {"sink": False}, True),
+    "instruction": (Instruction, {}, False),
+    "instruction-mixed": (Instruction, {"mask": "mixed"}, False),
 }
 
 
@@ -42,14 +44,17 @@ def lines(output: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(params=CASES)
-def run(request: pytest.FixtureRequest, tiny_model: Path, text_file: str, pair_file: str) -> Callable[..., Path]:
+def run(
+    request: pytest.FixtureRequest, tiny_model: Path, text_file: str, talk_file: str, pair_file: str
+) -> Callable[..., Path]:
     """Trains the recipe of a case; its settings may be changed."""
     kind, settings, with_pairs = CASES[request.param]
+    text = talk_file if issubclass(kind, ConversationSettings) else text_file
 
     def train(output: Path, resume: bool = False, **changes: Any) -> Path:
         recipe = make(kind, **{**settings, **changes})
         pairs = [pair_file] if with_pairs else []
-        return adapt(recipe, str(tiny_model), [text_file], output, pairs, resume=resume, dtype="float32")
+        return adapt(recipe, str(tiny_model), [text], output, pairs, resume=resume, dtype="float32")
 
     return train
 

@@ -138,10 +138,11 @@ def causal_span_view(ids: Sequence[int] | np.ndarray, spans: Sequence[tuple[int,
     return View(tokens, np.ones(stop, dtype=bool), np.arange(stop), targets, objective)
 
 
-def answers_view(ids: Sequence[int] | np.ndarray, answers: Sequence[tuple[int, int]]) -> View:
-    """A conversation read left to right, whose answers, (start, stop) each, are predicted.
+def answers_view(ids: Sequence[int] | np.ndarray, answers: Sequence[tuple[int, int]], prefix: int = 0) -> View:
+    """A conversation whose answers, (start, stop) each, are predicted: read left to right but for its prefix.
 
-    The first token of a text has nothing before it: an answer that begins there loses it.
+    The first ``prefix`` tokens are context, seen both ways (prefix-LM); no answer may begin among them. The first token of
+    a text has nothing before it: an answer that begins there loses it.
     """
     tokens = np.array(ids, dtype=np.int64)
     targets = np.full(len(tokens), NO_TARGET, dtype=np.int64)
@@ -149,4 +150,5 @@ def answers_view(ids: Sequence[int] | np.ndarray, answers: Sequence[tuple[int, i
         first = max(start, 1)
         targets[first - 1 : stop - 1] = tokens[first:stop]
     objective = np.where(targets == NO_TARGET, 0, CLM)
-    return View(tokens, np.ones(len(tokens), dtype=bool), np.arange(len(tokens)), targets, objective)
+    place = np.arange(len(tokens))
+    return View(tokens, place >= prefix, place, targets, objective)

@@ -10,6 +10,7 @@ from ambilm.recipes.base import (
 )
 from ambilm.recipes.bidirectional import Bidirectional
 from ambilm.recipes.causal_control import CausalControl
+from ambilm.recipes.instruction import Instruction
 from ambilm.recipes.llm2vec import Llm2vec
 from ambilm.recipes.magnet import Magnet
 from ambilm.recipes.mntp import Mntp
@@ -24,6 +25,7 @@ RECIPES: dict[str, type[Recipe]] = {
     "mntp": Mntp,
     "simcse": Simcse,
     "llm2vec": Llm2vec,
+    "instruction": Instruction,
 }
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "CausalControl",
     "ConversationSettings",
     "EmbeddingSettings",
+    "Instruction",
     "Llm2vec",
     "Magnet",
     "MaskSettings",

@@ -30,6 +30,7 @@ from ambilm.recipes import (
     Bidirectional,
     CausalControl,
     EmbeddingSettings,
+    Instruction,
     Llm2vec,
     Magnet,
     MaskSettings,
@@ -39,12 +40,15 @@ from ambilm.recipes import (
     Ubmoe,
 )
 from ambilm.training.draws import TextDraws, Texts, ends_sentence
-from ambilm.training.losses import LossSettings, StepLosses, gate_losses, packed_losses, three_pass_losses
+from ambilm.training.losses import LossSettings, StepLosses, StepViews, gate_losses, packed_losses, three_pass_losses
 from ambilm.training.sources import Sources, conversation_store, pair_store, prompted, text_stores
 from ambilm.training.step_views import AnswerViews, ControlViews, MagnetViews, MntpViews, PairViews
 
 # What an adapter is; its dropout may change between the stages of LLM2Vec.
 SAME_ADAPTER = [name for name in AdapterSettings.model_fields if name != "dropout"]
+
+
+PREFIX_SHARE = {"causal": 0.0, "mixed": 0.5, "prefix": 1.0}  # of the conversations of recipe instruction
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,16 @@ def causal_control(recipe: CausalControl, model: AmbiLM, sources: Sources) -> Ta
     parameters = _adapter(recipe, model)
     views = ControlViews(_texts_with_spans(recipe, model, sources))
     return Task(model, parameters, lambda step: packed_losses(model.view, views(step), LossSettings()))
+
+
+def instruction(recipe: Instruction, model: AmbiLM, sources: Sources) -> Task:
+    """The answers of conversations, whose prompts are seen left to right or both ways."""
+    model.settings.recipe, model.settings.sink = recipe.name, recipe.sink
+    parameters = _adapter(recipe, model)
+    conversations = conversation_store(sources, model, recipe.max_length, recipe.conversations_per_step)
+    views = AnswerViews(conversations, recipe.seed, recipe.conversations_per_step, PREFIX_SHARE[recipe.mask])
+    settings = LossSettings({"answer": 1.0}, sink=recipe.sink)
+    return Task(model, parameters, lambda step: packed_losses(model.view, StepViews(views(step)), settings))
 
 
 def ubmoe(recipe: Ubmoe, model: AmbiLM, sources: Sources) -> Task:
@@ -240,4 +254,5 @@ METHODS: dict[type[Recipe], Callable[[Any, AmbiLM, Sources], Task]] = {
     Llm2vec: llm2vec,
     CausalControl: causal_control,
     Ubmoe: ubmoe,
+    Instruction: instruction,
 }

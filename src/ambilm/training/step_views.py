@@ -9,7 +9,7 @@ from ambilm.model.settings import Settings
 from ambilm.objectives import View, answers_view, causal_span_view, infill_view, plain_view
 from ambilm.objectives.views import Masking
 from ambilm.recipes import Magnet, Mntp, PairSettings
-from ambilm.training.conversations import ConversationStore
+from ambilm.training.conversations import ConversationStore, Spans
 from ambilm.training.draws import MASKS, NEGATIVES, PAIRS, DrawnText, PairDraws, Shuffled, TextDraws, Texts, stream
 from ambilm.training.losses import StepViews
 from ambilm.training.tokens import PairStore
@@ -30,15 +30,27 @@ class ControlViews:
 
 
 class AnswerViews:
-    """Conversations, left to right."""
+    """Conversations whose answers are predicted.
 
-    def __init__(self, store: ConversationStore, seed: int, per_step: int) -> None:
-        self.store, self.per_step = store, per_step
+    Args:
+        prefix_share: share of conversations of which one answer is predicted, its prompt seen both ways; the others are
+            read left to right and have all their answers predicted.
+    """
+
+    def __init__(self, store: ConversationStore, seed: int, per_step: int, prefix_share: float = 0.0) -> None:
+        self.store, self.seed, self.per_step, self.prefix_share = store, seed, per_step, prefix_share
         self.walk = Shuffled(len(store), seed)
 
     def __call__(self, step: int) -> list[View]:
+        random = stream(self.seed, step, MASKS)
         drawn = (self.store[self.walk[step * self.per_step + number]] for number in range(self.per_step))
-        return [answers_view(ids, answers) for ids, answers in drawn]
+        return [self._view(ids, answers, random) for ids, answers in drawn]
+
+    def _view(self, ids: np.ndarray, answers: Spans, random: np.random.Generator) -> View:
+        if random.random() >= self.prefix_share:
+            return answers_view(ids, answers)
+        start, stop = answers[random.integers(len(answers))]
+        return answers_view(ids[:stop], [(start, stop)], prefix=start)
 
 
 class PairViews:
