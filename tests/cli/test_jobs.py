@@ -111,6 +111,15 @@ def test_generate_is_the_base_model(run: Any, loaded: "AmbiLM") -> None:
     )
 
 
+def test_generate_after_a_prompt_seen_both_ways(run: Any, loaded: "AmbiLM") -> None:
+    prompt = "The old man and the young woman who"
+    result = run("generate", "m", prompt, "--max-new-tokens", 6, "--greedy", "--layout", "prefix")
+    assert result.stdout == str(loaded.generate(prompt, max_new_tokens=6, do_sample=False, layout="prefix")) + "\n"
+    reply = loaded.chat([{"role": "user", "content": "Hello!"}], max_new_tokens=6, do_sample=False, layout="prefix")
+    chat = ("chat", "m", "--max-new-tokens", 6, "--greedy", "--layout", "prefix")
+    assert run(*chat, input="Hello!\n").stdout == f"{reply}\n"
+
+
 def test_generate_seed(run: Any, loaded: "AmbiLM") -> None:
     arguments = ("generate", "m", "Once upon a time", "--max-new-tokens", 8, "--sample", "--temperature", 1.5)
     first, second, third = (run(*arguments, "--seed", seed).stdout for seed in (1, 1, 2))

@@ -16,6 +16,8 @@ from ambilm.cli.options import (
     DtypeOption,
     MaxNewTokensOption,
     ModelArgument,
+    PromptLayoutChoice,
+    PromptLayoutOption,
     RepetitionPenaltyOption,
     SampleOption,
     SeedOption,
@@ -42,6 +44,7 @@ def chat(
     top_p: TopPOption = None,
     repetition_penalty: RepetitionPenaltyOption = None,
     seed: SeedOption = None,
+    layout: PromptLayoutOption = PromptLayoutChoice.causal,
     weights: WeightsOption = WeightsChoice.by_job,
     dtype: DtypeOption = Dtype.auto,
     device: DeviceOption = "auto",
@@ -59,7 +62,7 @@ def chat(
     for line in user_lines():
         messages.append({"role": "user", "content": line})
         reply = ""
-        for piece in loaded.chat(messages, stream=True, **arguments):
+        for piece in loaded.chat(messages, stream=True, layout=layout.value, **arguments):
             reply += piece
             typer.echo(piece, nl=False)
         typer.echo()

@@ -13,6 +13,8 @@ from ambilm.cli.options import (
     DtypeOption,
     MaxNewTokensOption,
     ModelArgument,
+    PromptLayoutChoice,
+    PromptLayoutOption,
     RepetitionPenaltyOption,
     SampleOption,
     SeedOption,
@@ -36,6 +38,7 @@ def generate(
     top_p: TopPOption = None,
     repetition_penalty: RepetitionPenaltyOption = None,
     seed: SeedOption = None,
+    layout: PromptLayoutOption = PromptLayoutChoice.causal,
     weights: WeightsOption = WeightsChoice.by_job,
     dtype: DtypeOption = Dtype.auto,
     device: DeviceOption = "auto",
@@ -45,7 +48,7 @@ def generate(
     arguments = generation_arguments(max_new_tokens, sample, temperature, top_k, top_p, repetition_penalty)
     loaded = models.load(model, dtype, device).with_weights(weights.value)
     seed_everything(seed)
-    for piece in loaded.generate(prompt, stream=True, **arguments):
+    for piece in loaded.generate(prompt, stream=True, layout=layout.value, **arguments):
         typer.echo(piece, nl=False)
     typer.echo()
 

@@ -29,6 +29,11 @@ class LayoutChoice(StrEnum):
     causal = "causal"
 
 
+class PromptLayoutChoice(StrEnum):
+    causal = "causal"
+    prefix = "prefix"
+
+
 class PoolingChoice(StrEnum):
     last = "last"
     mean = "mean"
@@ -64,6 +69,9 @@ WeightsOption = Annotated[
 ]
 LayoutOption = Annotated[
     LayoutChoice | None, typer.Option(help="Who sees whom; the model's own choice if not given.", show_default=False)
+]
+PromptLayoutOption = Annotated[
+    PromptLayoutChoice, typer.Option(help="prefix: the prompt is seen both ways, as recipe instruction trains it.")
 ]
 
 SAMPLING = "Sampling"

@@ -34,12 +34,13 @@ from ambilm.loading import load_base
 from ambilm.loading.quiet import quiet_transformers
 from ambilm.model import encoding, generation, infilling, scoring
 from ambilm.model.encoding import Precision, Subword
-from ambilm.model.generation import Message
+from ambilm.model.generation import Message, PrefixReader
 from ambilm.model.infilling import Infilled
 from ambilm.model.scoring import InfillExample, Score
 from ambilm.model.settings import LayoutName, Pooling, Settings
 
 Weights = Literal["adapted", "base"]
+PromptLayout = Literal["causal", "prefix"]
 EveryJobWeights = Literal["base", "by_job", "merged", "learned"]
 SETTINGS_FILE = "ambilm.json"
 ADAPTER_DIRECTORY = "adapter"
@@ -334,33 +335,43 @@ class AmbiLM:
         return Infilled(best.text, best.spans, best.score, candidates)
 
     @overload
-    def generate(self, prompt: str, *, stream: Literal[False] = False, **options: Any) -> str: ...
-    @overload
-    def generate(self, prompt: list[str], *, stream: Literal[False] = False, **options: Any) -> list[str]: ...
-    @overload
-    def generate(self, prompt: str, *, stream: Literal[True], **options: Any) -> Iterator[str]: ...
     def generate(
-        self, prompt: str | list[str], *, stream: bool = False, **options: Any
-    ) -> str | list[str] | Iterator[str]:  # fmt: skip
+        self, prompt: str, *, stream: Literal[False] = False, layout: PromptLayout = ..., **options: Any
+    ) -> str: ...
+    @overload
+    def generate(
+        self, prompt: list[str], *, stream: Literal[False] = False, layout: PromptLayout = ..., **options: Any
+    ) -> list[str]: ...
+    @overload
+    def generate(
+        self, prompt: str, *, stream: Literal[True], layout: PromptLayout = ..., **options: Any
+    ) -> Iterator[str]: ...
+    def generate(
+        self, prompt: str | list[str], *, stream: bool = False, layout: PromptLayout = "causal", **options: Any
+    ) -> str | list[str] | Iterator[str]:
         """Continues a prompt left to right, exactly as the base model does: it is the base model.
 
         Args:
             prompt: a text or a list of texts.
             stream: return an iterator over pieces of the continuation (one prompt only).
+            layout: ``prefix`` lets the tokens of a prompt see it on both sides, for weights that were trained so (recipe
+                ``instruction``); what is written sees what stands before it in any case.
             options: everything that transformers' ``generate`` takes.
 
         Returns:
             the continuation without the prompt, one for each prompt.
         """
         start = self.settings.start_token_id
+        _choice("layout", layout, get_args(PromptLayout))
+        prefix = PrefixReader(self.view_of("base"), self.settings.sink) if layout == "prefix" else None
         if stream:
             if not isinstance(prompt, str):
                 raise UserError("stream=True takes one prompt, not a list.")
-            return generation.stream(self.base, self.tokenizer, prompt, start, options)
+            return generation.stream(self.base, self.tokenizer, prompt, start, options, prefix)
         prompts = [prompt] if isinstance(prompt, str) else list(prompt)
         if not prompts:
             return []
-        texts = generation.generate(self.base, self.tokenizer, prompts, start, options)
+        texts = generation.generate(self.base, self.tokenizer, prompts, start, options, prefix)
         return texts[0] if isinstance(prompt, str) else texts
 
     def chat(self, messages: Sequence[Message], *, stream: bool = False, **options: Any) -> str | Iterator[str]:

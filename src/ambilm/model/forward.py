@@ -14,9 +14,9 @@ from transformers import Cache, PreTrainedModel
 from ambilm.attention import Layout, Tokens
 
 
-def _cache_keyword(backbone: nn.Module) -> str:
+def cache_keyword(model: nn.Module) -> str:
     """transformers 5.24 renames ``past_key_values`` to ``cache``."""
-    return "cache" if "cache" in inspect.signature(backbone.forward).parameters else "past_key_values"
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 def weights_dtype(view: PreTrainedModel) -> torch.dtype:
@@ -54,7 +54,7 @@ def hidden_states(view: PreTrainedModel, ids: Tensor, layout: Layout, cache: Cac
         "layout": layout,
     }
     if cache is not None:
-        arguments[_cache_keyword(backbone)] = cache
+        arguments[cache_keyword(backbone)] = cache
     with precise(view):
         if weights_dtype(view) == torch.float32:
             arguments["input_ids"] = ids

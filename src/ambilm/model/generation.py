@@ -1,18 +1,65 @@
-"""Text left to right by the untouched base model: everything here is transformers' own ``generate``."""
+"""Text left to right by the untouched base model: everything here is transformers' own ``generate``.
+
+A model that was trained as a prefix-LM sees its prompt both ways: the prompt is read once by a view, into a cache that
+``generate`` goes on from.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList, TextIteratorStreamer
+from transformers import (
+    DynamicCache,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    StoppingCriteriaList,
+    TextIteratorStreamer,
+)
 
+from ambilm.attention import Layout, Tokens
 from ambilm.errors import UserError
 from ambilm.model.encoding import clean
+from ambilm.model.forward import cache_keyword, hidden_states
 
 Message = dict[str, str]
+
+
+@dataclass(frozen=True)
+class PrefixReader:
+    """Reads prompts both ways for ``generate`` to go on from (prefix-LM; Raffel et al. 2020, section 3.2).
+
+    Attributes:
+        view: the weights that will generate, attending by layout.
+        sink: whether the first token of a prompt sees only itself.
+    """
+
+    view: PreTrainedModel
+    sink: bool
+
+    def __call__(self, inputs: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+        """The inputs of ``generate`` with a cache of all tokens but the last of each prompt.
+
+        The last one is left to ``generate``: looking back it sees the whole prompt just the same.
+
+        Raises:
+            UserError: for ``use_cache=False``, which would forget what was read.
+        """
+        if options.get("use_cache") is False:
+            raise UserError("layout='prefix' keeps the prompt in a cache: leave use_cache=False out.")
+        mask = inputs["attention_mask"]  # (prompts, longest)
+        tokens = Tokens.padded(mask.sum(1).tolist(), torch.zeros_like(mask, dtype=torch.bool), side="left")
+        cache = DynamicCache()
+        layout = Layout.of(tokens.with_sinks() if self.sink else tokens)
+        hidden_states(self.view, inputs["input_ids"], layout, cache)
+        cache.crop(-1)
+        copies = max(options.get(name) or 1 for name in ("num_beams", "num_return_sequences"))
+        if copies > 1:  # generate repeats the ids, but not a cache that it is given
+            cache.batch_repeat_interleave(copies)
+        return {**inputs, cache_keyword(self.view): cache}
 
 
 def _inputs(
@@ -30,21 +77,23 @@ def _inputs(
 
 
 def generate(
-    base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: list[str], start: int, options: dict[str, Any]
-) -> list[str]:
-    """Continuations (without the prompts) of each prompt."""
+    base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: list[str], start: int, options: dict[str, Any],
+    prefix: PrefixReader | None = None,
+) -> list[str]:  # fmt: skip
+    """Continuations (without the prompts) of each prompt, which ``prefix`` reads both ways."""
     inputs = _inputs(base, tokenizer, prompts, start)
     options = _with_pad(tokenizer, options)
     with torch.inference_mode():
-        output = _call(base, inputs, options)
+        output = _call(base, inputs, options, prefix)
     sequences = output if isinstance(output, torch.Tensor) else output.sequences
     return tokenizer.batch_decode(sequences[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
 
 
 def stream(
-    base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: str, start: int, options: dict[str, Any]
-) -> Iterator[str]:
-    """Pieces of the continuation of one prompt, as soon as they are decoded."""
+    base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: str, start: int, options: dict[str, Any],
+    prefix: PrefixReader | None = None,
+) -> Iterator[str]:  # fmt: skip
+    """Pieces of the continuation of one prompt, which ``prefix`` reads both ways, as soon as they are decoded."""
     streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)  # type: ignore[arg-type]
     inputs = _inputs(base, tokenizer, [prompt], start)
     failure: list[BaseException] = []
@@ -58,7 +107,7 @@ def stream(
             with torch.inference_mode():
                 criteria = StoppingCriteriaList([*options.get("stopping_criteria", []), stop])
                 given = {**_with_pad(tokenizer, options), "streamer": streamer, "stopping_criteria": criteria}
-                _call(base, inputs, given)
+                _call(base, inputs, given, prefix)
         except BaseException as error:
             failure.append(error)
             streamer.end()
@@ -78,7 +127,9 @@ def _with_pad(tokenizer: PreTrainedTokenizerBase, options: dict[str, Any]) -> di
     return {"pad_token_id": tokenizer.pad_token_id, **options}
 
 
-def _call(base: PreTrainedModel, inputs: dict[str, Any], options: dict[str, Any]) -> Any:
+def _call(base: PreTrainedModel, inputs: dict[str, Any], options: dict[str, Any], prefix: PrefixReader | None) -> Any:
+    if prefix is not None:
+        inputs = prefix(inputs, options)
     try:
         return base.generate(**inputs, **options)  # type: ignore[operator]
     except ValueError as error:  # transformers names a wrong option in its first line
