@@ -58,6 +58,40 @@ class Cloze(Row):
     target: Annotated[str, Field(pattern="^[^ ]+$")]
 
 
+class TaggedSentence(Row):
+    """Words with one tag each; a subclass says which field of a file holds the tags."""
+
+    tokens: Annotated[list[str], Field(min_length=1)]
+    tags: list[str]
+
+    @model_validator(mode="after")
+    def _one_tag_a_word(self) -> Self:
+        if len(self.tags) != len(self.tokens):
+            raise ValueError(f"there are {len(self.tags)} tags for {len(self.tokens)} tokens")
+        return self
+
+
+SpanTag = Annotated[str, Field(pattern=r"^(O|[BI]-.+)$")]  # IOB2: B-PER I-PER O
+
+
+class PosSentence(TaggedSentence):
+    """Words with their parts of speech."""
+
+    tags: list[str] = Field(validation_alias="pos")
+
+
+class ChunkSentence(TaggedSentence):
+    """Words with the phrases that they are part of."""
+
+    tags: list[SpanTag] = Field(validation_alias="chunk")
+
+
+class NerSentence(TaggedSentence):
+    """Words with the names that they are part of."""
+
+    tags: list[SpanTag] = Field(validation_alias="ner")
+
+
 class Question(Row):
     """A question with choices; ``answer`` is the place of the right one, from 0."""
 

@@ -24,7 +24,7 @@ from ambilm.errors import UserError
 if TYPE_CHECKING:
     from ambilm import AmbiLM
 
-PACKAGES = ("torch", "transformers", "peft", "numpy", "scipy", "sacrebleu", "rouge-score", "lm-eval", "mteb")
+PACKAGES = ("torch", "transformers", "peft", "numpy", "scipy", "sacrebleu", "rouge-score", "lm-eval", "mteb", "seqeval")
 
 
 class Results:

@@ -18,12 +18,14 @@ class Run:
     Attributes:
         paths: the task's files, or the user's own text files for tasks without a stem; none where the hub has the rows.
         part: the part (``split``) of the data; None for the task's own choice.
-        row: one of ``READINGS`` (``causal-mean`` …), a training-free row; None for the model as it is.
+        row: another reading, mostly one of ``READINGS`` (``causal-mean`` …); None for the model as it is.
         limit: most examples, drawn with the seed; None for the task's default.
+        scratch: a folder that the tasks of one evaluation share and that is gone after it.
     """
 
     model: AmbiLM
     paths: list[Path]
+    scratch: Path
     part: str | None = None
     row: str | None = None
     limit: int | None = None
@@ -49,8 +51,9 @@ class Task:
         metric: what ``main`` is.
         run: gives the entry: ``main``, ``n`` and whatever else the task reports.
         parts: data parts that may be asked for as ``NAME:PART``; the first one is the default.
-        rows: training-free rows that may be asked for as ``NAME@ROW``.
+        rows: other readings, most of them training-free, that may be asked for as ``NAME@ROW``.
         beside: stems of the other files that the task needs, beside the first one.
+        optional: stems of files that the task takes where they are there.
         from_hub: whether the rows come from the hub where no data folder has the files.
     """
 
@@ -61,4 +64,5 @@ class Task:
     parts: tuple[str, ...] = ()
     rows: tuple[str, ...] = field(default=())
     beside: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
     from_hub: bool = False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ambilm.errors import UserError
-from ambilm.evaluation import infilling, knowledge, mteb_tasks, own_text, perplexity, repetition, sts
+from ambilm.evaluation import infilling, knowledge, mteb_tasks, own_text, perplexity, repetition, sts, token_probe
 from ambilm.evaluation.data import check_data, find
 from ambilm.evaluation.results import Results, file_state, model_state
 from ambilm.evaluation.task import Run, Task
@@ -22,7 +23,7 @@ from ambilm.evaluation.task import Run, Task
 if TYPE_CHECKING:
     from ambilm import AmbiLM
 
-FAMILIES = (sts, mteb_tasks, infilling, perplexity, knowledge, repetition, own_text)
+FAMILIES = (sts, token_probe, mteb_tasks, infilling, perplexity, knowledge, repetition, own_text)
 TASKS: dict[str, Task] = {task.name: task for family in FAMILIES for task in family.TASKS}
 # A group runs those of its tasks whose data is there.
 GROUPS: dict[str, tuple[str, ...]] = {name: names for family in FAMILIES for name, names in family.GROUPS.items()}
@@ -57,7 +58,7 @@ def evaluate(
 
     Args:
         tasks: names of tasks or groups, a list or separated by commas; ``stsb:dev`` names a part of the data,
-            ``sts15@causal-mean`` a training-free row, ``mteb:SciFact`` a task of mteb.
+            ``sts15@causal-mean`` another reading, ``mteb:SciFact`` a task of mteb.
         data: folders with task files; for ``own_text`` and ``perplexity`` the text files themselves; may be empty for
             ``mteb:`` tasks, whose rows come from the hub.
         output: the results file. Tasks that it already holds for the same model, data, limit and seed are kept.
@@ -76,17 +77,19 @@ def evaluate(
         )
     jobs = expand(tasks, check_data(data))
     results = Results(Path(output), model.name, model_state(model))
-    for job in jobs:
-        run = {"limit": limit, "seed": seed, "data": file_state(job.paths)}
-        if results.has(job.key, run):
-            _say(progress, f"{job.key}: kept from {output}")
-            continue
-        started = time.perf_counter()
-        entry = job.task.run(Run(model, job.paths, job.part, job.row, limit, seed, progress))
-        seconds = round(time.perf_counter() - started, 2)
-        entry = {"main": entry["main"], "metric": job.task.metric, "n": entry["n"], "seconds": seconds, **entry}
-        results.put(job.key, entry, run)
-        _say(progress, f"{job.key}: {job.task.metric} {entry['main']:.4g} (n {entry['n']}, {seconds:.0f} s)")
+    results.path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{results.path.name}.", dir=results.path.parent) as scratch:
+        for job in jobs:
+            run = {"limit": limit, "seed": seed, "data": file_state(job.paths)}
+            if results.has(job.key, run):
+                _say(progress, f"{job.key}: kept from {output}")
+                continue
+            started = time.perf_counter()
+            entry = job.task.run(Run(model, job.paths, Path(scratch), job.part, job.row, limit, seed, progress))
+            seconds = round(time.perf_counter() - started, 2)
+            entry = {"main": entry["main"], "metric": job.task.metric, "n": entry["n"], "seconds": seconds, **entry}
+            results.put(job.key, entry, run)
+            _say(progress, f"{job.key}: {job.task.metric} {entry['main']:.4g} (n {entry['n']}, {seconds:.0f} s)")
     results.write()
     return results.content()
 
@@ -158,7 +161,9 @@ def _paths(task: Task, data: Sequence[Path]) -> list[Path]:
         return [] if task.from_hub else [path for path in data if path.is_file()] or list(data)
     folders = [path for path in data if path.is_dir()]
     found = [path for stem in (task.stem, *task.beside) if (path := find(stem, folders)) is not None]
-    return found if len(found) == 1 + len(task.beside) else []
+    if len(found) < 1 + len(task.beside):
+        return []
+    return found + [path for stem in task.optional if (path := find(stem, folders)) is not None]
 
 
 def _check_given(name: str, data: Sequence[Path]) -> None:
