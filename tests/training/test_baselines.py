@@ -14,7 +14,7 @@ from ambilm import AmbiLM
 from ambilm.errors import UserError
 from ambilm.objectives import MNTP, infill_view
 from ambilm.objectives.views import NO_TARGET, Masking
-from ambilm.recipes import ConversationSettings, Instruction, Llm2vec, Mntp, Recipe, Simcse
+from ambilm.recipes import ConversationSettings, Grit, Instruction, Llm2vec, Mntp, Recipe, Simcse
 from ambilm.training import adapt
 from ambilm.training.trainer import Interrupted, Trainer
 
@@ -29,6 +29,7 @@ CASES: dict[str, tuple[type[Recipe], dict[str, Any], bool]] = {
     "simcse-pairs": (Simcse, {}, True),
     "llm2vec": (Llm2vec, NOISY, False),
     "llm2vec-pairs": (Llm2vec, {"sink": False}, True),
+    "grit": (Grit, {}, True),
     "instruction": (Instruction, {}, False),
     "instruction-mixed": (Instruction, {"mask": "mixed"}, False),
 }

@@ -1,6 +1,7 @@
 """Recipes: a method is a typed choice over shared parts. One file each."""
 
 from ambilm.recipes.base import (
+    ContrastiveSettings,
     ConversationSettings,
     EmbeddingSettings,
     MaskSettings,
@@ -10,6 +11,7 @@ from ambilm.recipes.base import (
 )
 from ambilm.recipes.bidirectional import Bidirectional
 from ambilm.recipes.causal_control import CausalControl
+from ambilm.recipes.grit import Grit
 from ambilm.recipes.instruction import Instruction
 from ambilm.recipes.llm2vec import Llm2vec
 from ambilm.recipes.magnet import Magnet
@@ -26,14 +28,17 @@ RECIPES: dict[str, type[Recipe]] = {
     "simcse": Simcse,
     "llm2vec": Llm2vec,
     "instruction": Instruction,
+    "grit": Grit,
 }
 
 __all__ = [
     "RECIPES",
     "Bidirectional",
     "CausalControl",
+    "ContrastiveSettings",
     "ConversationSettings",
     "EmbeddingSettings",
+    "Grit",
     "Instruction",
     "Llm2vec",
     "Magnet",

@@ -93,16 +93,21 @@ class EmbeddingSettings(BaseModel):
     )
 
 
-class PairSettings(EmbeddingSettings):
-    """Pairs whose sentence vectors are pulled together, for recipes with a contrastive objective."""
+class ContrastiveSettings(EmbeddingSettings):
+    """Sentence vectors that are pulled together, for recipes with a contrastive objective."""
+
+    pairs_per_step: int = Field(48, ge=2, description="pairs compared in each step")
+    pair_tokens_max: int = Field(48, ge=4, description="longest text of a pair, in tokens")
+    temperature: float = Field(0.05, gt=0, description="temperature of the contrastive loss")
+
+
+class PairSettings(ContrastiveSettings):
+    """The same for recipes that can do without a file of pairs: a text is compared with itself then."""
 
     views: Literal["pairs", "dropout", "both"] | None = Field(
         None,
         description="what is compared: the pairs of --pairs, one text under two dropout masks, or both; by what is given",
     )
-    pairs_per_step: int = Field(48, ge=2, description="pairs compared in each step")
-    pair_tokens_max: int = Field(48, ge=4, description="longest text of a pair, in tokens")
-    temperature: float = Field(0.05, gt=0, description="temperature of the contrastive loss")
     attention_dropout: float = Field(
         0.1, ge=0, lt=1, description="attention dropout for dropout views (Llama-shaped models have none of their own)"
     )

@@ -30,6 +30,7 @@ from ambilm.recipes import (
     Bidirectional,
     CausalControl,
     EmbeddingSettings,
+    Grit,
     Instruction,
     Llm2vec,
     Magnet,
@@ -39,10 +40,10 @@ from ambilm.recipes import (
     Simcse,
     Ubmoe,
 )
-from ambilm.training.draws import TextDraws, Texts, ends_sentence
+from ambilm.training.draws import PairDraws, TextDraws, Texts, ends_sentence
 from ambilm.training.losses import LossSettings, StepLosses, StepViews, gate_losses, packed_losses, three_pass_losses
-from ambilm.training.sources import Sources, conversation_store, pair_store, prompted, text_stores
-from ambilm.training.step_views import AnswerViews, ControlViews, MagnetViews, MntpViews, PairViews
+from ambilm.training.sources import Sources, conversation_store, pair_store, pairs_or_dropout, prompted, text_stores
+from ambilm.training.step_views import AnswerViews, ControlViews, MagnetViews, MntpViews, PairViews, compared
 
 # What an adapter is; its dropout may change between the stages of LLM2Vec.
 SAME_ADAPTER = [name for name in AdapterSettings.model_fields if name != "dropout"]
@@ -72,7 +73,7 @@ def magnet(recipe: Magnet, model: AmbiLM, sources: Sources) -> Task:
     masking = _masking(recipe, model)
     parameters = _adapter(recipe, model)
     texts = _texts_with_spans(recipe, model, sources)
-    pairs = pair_store(sources, model, recipe) if recipe.stage2_steps else None
+    pairs = pairs_or_dropout(sources, model, recipe) if recipe.stage2_steps else None
     clean = PairViews(recipe, recipe.seed, prompted(model, recipe), texts, pairs)
     views = MagnetViews(recipe, model.settings, masking, texts, clean)
     weights = {"mntp": recipe.lambda_mntp, "msg": recipe.lambda_msg, "sscl": recipe.lambda_sscl}
@@ -112,7 +113,7 @@ def llm2vec(recipe: Llm2vec, model: AmbiLM, sources: Sources) -> Task:
 def _contrastive(recipe: Bidirectional, model: AmbiLM, sources: Sources, parameters: dict[str, nn.Parameter]) -> Task:
     wanted = recipe.reads_text(bool(sources.pairs))
     texts = Texts(text_stores(sources, model, recipe.max_length), recipe.seed, needed=1) if wanted else None
-    pairs = pair_store(sources, model, recipe)
+    pairs = pairs_or_dropout(sources, model, recipe)
     views = PairViews(recipe, recipe.seed, prompted(model, recipe), texts, pairs, recipe.drawn_negatives)
     settings = LossSettings({"sscl": 1.0}, recipe.temperature, recipe.pooling, views.dropout, recipe.sink)
     return Task(model, parameters, lambda step: packed_losses(model.view, views(step), settings))
@@ -134,6 +135,23 @@ def instruction(recipe: Instruction, model: AmbiLM, sources: Sources) -> Task:
     views = AnswerViews(conversations, recipe.seed, recipe.conversations_per_step, PREFIX_SHARE[recipe.mask])
     settings = LossSettings({"answer": 1.0}, sink=recipe.sink)
     return Task(model, parameters, lambda step: packed_losses(model.view, StepViews(views(step)), settings))
+
+
+def grit(recipe: Grit, model: AmbiLM, sources: Sources) -> Task:
+    """Pairs read both ways and answers left to right, in one pass."""
+    _remember_embedding(recipe, model)
+    parameters = _adapter(recipe, model)
+    store = pair_store(sources, model, recipe)
+    pairs = PairDraws(store, recipe.seed, recipe.pairs_per_step)
+    conversations = conversation_store(sources, model, recipe.max_length, recipe.conversations_per_step)
+    answers = AnswerViews(conversations, recipe.seed, recipe.conversations_per_step)
+    weights = {"answer": recipe.lambda_answer, "sscl": recipe.lambda_contrastive}
+    settings = LossSettings(weights, recipe.temperature, recipe.pooling, sink=recipe.sink)
+    return Task(
+        model,
+        parameters,
+        lambda step: packed_losses(model.view, compared(answers(step), pairs.step(step)), settings),
+    )
 
 
 def ubmoe(recipe: Ubmoe, model: AmbiLM, sources: Sources) -> Task:
@@ -255,4 +273,5 @@ METHODS: dict[type[Recipe], Callable[[Any, AmbiLM, Sources], Task]] = {
     CausalControl: causal_control,
     Ubmoe: ubmoe,
     Instruction: instruction,
+    Grit: grit,
 }

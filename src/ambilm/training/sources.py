@@ -10,7 +10,7 @@ from pathlib import Path
 from ambilm.errors import UserError
 from ambilm.model.ambilm import AmbiLM
 from ambilm.model.encoding import PromptedTokenizer
-from ambilm.recipes import PairSettings, Recipe
+from ambilm.recipes import ContrastiveSettings, PairSettings, Recipe
 from ambilm.training.conversations import ConversationStore
 from ambilm.training.text import read_conversations, read_pairs, read_texts
 from ambilm.training.tokens import PairStore, TokenStore, fingerprint
@@ -52,21 +52,30 @@ def text_stores(sources: Sources, model: AmbiLM, max_length: int) -> list[TokenS
     return stores
 
 
-def pair_store(sources: Sources, model: AmbiLM, recipe: PairSettings) -> PairStore | None:
-    """The pairs, tokenised as ``encode`` of the adapted model will; None where a text is compared with itself.
+def pairs_or_dropout(sources: Sources, model: AmbiLM, recipe: PairSettings) -> PairStore | None:
+    """The pairs of a recipe that can do without; None where a text is compared with itself.
 
     Raises:
-        UserError: where the recipe's views need pairs or dropout that are not there, or a step more pairs than there are.
+        UserError: where the recipe's views need pairs or dropout that are not there, and as :func:`pair_store`.
     """
     wanted = recipe.views or ("pairs" if sources.pairs else "dropout")
-    if wanted == "dropout":
-        if recipe.attention_dropout == 0 and getattr(recipe, "dropout", 0) == 0:
-            raise UserError(
-                "Two views of one text differ by dropout alone: set attention_dropout or dropout above 0, or give --pairs."
-            )
-        return None
+    if wanted != "dropout":
+        return pair_store(sources, model, recipe)
+    if recipe.attention_dropout == 0 and getattr(recipe, "dropout", 0) == 0:
+        raise UserError(
+            "Two views of one text differ by dropout alone: set attention_dropout or dropout above 0, or give --pairs."
+        )
+    return None
+
+
+def pair_store(sources: Sources, model: AmbiLM, recipe: ContrastiveSettings) -> PairStore:
+    """The pairs, tokenised as ``encode`` of the adapted model will.
+
+    Raises:
+        UserError: without ``--pairs``, or with fewer than a step takes.
+    """
     if not sources.pairs:
-        raise UserError(f"views={wanted} needs --pairs FILE with rows of anchor and positive.")
+        raise UserError("This run needs --pairs FILE with rows of anchor and positive.")
     prompt = prompted(model, recipe)
     setting = f"train {model.settings.model_dump_json()}"
     mark = fingerprint(sources.pairs, model.tokenizer, recipe.pair_tokens_max, setting)
@@ -84,7 +93,7 @@ def pair_store(sources: Sources, model: AmbiLM, recipe: PairSettings) -> PairSto
     return store
 
 
-def prompted(model: AmbiLM, recipe: PairSettings) -> PromptedTokenizer:
+def prompted(model: AmbiLM, recipe: ContrastiveSettings) -> PromptedTokenizer:
     """Tokenises what is compared exactly as ``encode`` of the adapted model will."""
     settings = model.settings
     return PromptedTokenizer(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ambilm.model.encoding import PromptedTokenizer
@@ -53,6 +55,16 @@ class AnswerViews:
         return answers_view(ids[:stop], [(start, stop)], prefix=start)
 
 
+def compared(hybrid: list[View], rows: Sequence[Row]) -> StepViews:
+    """Views with something to predict, beside the clean views of (anchor, positive, negative or None)."""
+    return StepViews(
+        hybrid,
+        [plain_view(anchor) for anchor, _, _ in rows],
+        [plain_view(positive) for _, positive, _ in rows],
+        [plain_view(negative) for _, _, negative in rows if negative is not None],
+    )
+
+
 class PairViews:
     """The clean views of a contrastive objective.
 
@@ -89,12 +101,7 @@ class PairViews:
         rows += self._same_texts(step, self.recipe.pairs_per_step - len(rows))
         if self.drawn_negatives:
             rows = self._with_negatives(step, rows)
-        return StepViews(
-            [],
-            [plain_view(anchor) for anchor, _, _ in rows],
-            [plain_view(positive) for _, positive, _ in rows],
-            [plain_view(negative) for _, _, negative in rows if negative is not None],
-        )
+        return compared([], rows)
 
     def _same_texts(self, step: int, count: int) -> list[Row]:
         """Texts that are compared with themselves under other dropout masks."""
