@@ -4,7 +4,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import openai
@@ -42,6 +42,13 @@ def running(model: "AmbiLM", limits: Limits | None = None) -> Iterator[tuple[str
 
 def client_of(address: str, key: str = KEY) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{address}/v1", api_key=key, max_retries=0, timeout=120)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 @pytest.fixture(scope="session")

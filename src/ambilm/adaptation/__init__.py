@@ -25,7 +25,7 @@ from ambilm.adaptation.mixture import (
     tuned_copy,
     with_mixture,
 )
-from ambilm.adaptation.views import shared_view
+from ambilm.adaptation.views import shared_view, stock_view
 
 __all__ = [
     "MODULE_GROUPS",
@@ -46,6 +46,7 @@ __all__ = [
     "save_mixture",
     "set_route",
     "shared_view",
+    "stock_view",
     "take_experts_from",
     "trainable_parameters",
     "tuned_copy",

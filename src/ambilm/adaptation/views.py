@@ -22,10 +22,11 @@ from transformers import PreTrainedModel
 from ambilm.attention.kernels import ATTENTION_NAME, register_attention
 
 
-def shared_view(base: PreTrainedModel) -> PreTrainedModel:
+def stock_view(base: PreTrainedModel) -> PreTrainedModel:
     """A copy of the modules and the config of ``base`` that shares all its parameters and buffers.
 
-    The copy attends by layout: each forward call needs the keyword ``layout`` (see :mod:`ambilm.attention`).
+    The copy attends by layout: each forward call needs the keyword ``layout`` (see :mod:`ambilm.attention`). Nothing else
+    differs from the base, not even its rounding.
     """
     register_attention()
     shared = {id(tensor): tensor for tensor in chain(base.parameters(), base.buffers())}
@@ -34,6 +35,13 @@ def shared_view(base: PreTrainedModel) -> PreTrainedModel:
         config = getattr(module, "config", None)
         if config is not None:
             config._attn_implementation = ATTENTION_NAME
+    return view
+
+
+def shared_view(base: PreTrainedModel) -> PreTrainedModel:
+    """A stock view made ready for a float32 residual stream over half-precision weights (``ambilm.model.forward``)."""
+    view = stock_view(base)
+    for module in view.modules():
         if isinstance(module, nn.LayerNorm):
             module.forward = MethodType(_layer_norm, module)  # type: ignore[method-assign]
         elif type(module).__name__.endswith("RotaryEmbedding"):

@@ -91,6 +91,11 @@ class Tokens:
             positions = torch.arange(text.shape[1], device=is_span.device)[None] - starts[text]
         return cls(text, is_span, positions)
 
+    def columns(self, start: int, stop: int) -> Tokens:
+        """Some places of every row, (batch, stop - start)."""
+        sink = None if self.is_sink is None else self.is_sink[:, start:stop]
+        return Tokens(self.text[:, start:stop], self.is_span[:, start:stop], self.position[:, start:stop], sink)
+
     @classmethod
     def join(cls, parts: Sequence[Tokens]) -> Tokens:
         """The parts side by side along the length, as a key/value cache holds them."""

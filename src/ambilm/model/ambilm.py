@@ -26,6 +26,7 @@ from ambilm.adaptation import (
     save_mixture,
     set_route,
     shared_view,
+    stock_view,
     tuned_copy,
     with_mixture,
 )
@@ -141,6 +142,11 @@ class AmbiLM:
     def plain_view(self) -> PreTrainedModel:
         """The base weights attending by layout, without the adapter: the untrained rows of every comparison."""
         return shared_view(self.base) if self.is_adapted else self.view
+
+    @cached_property
+    def base_view(self) -> PreTrainedModel:
+        """The base with its own rounding, attending by layout: what writes several texts in one pass."""
+        return stock_view(self.base)
 
     def view_of(self, weights: Weights | None) -> PreTrainedModel:
         """``adapted`` (the default) or ``base``."""

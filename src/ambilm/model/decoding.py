@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import Cache, PreTrainedModel
 
 from ambilm.attention import Layout, Tokens
-from ambilm.model.forward import hidden_states, logits
+from ambilm.model.forward import next_logits
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,7 @@ Steps = Generator[Step, Tensor, Result]
 
 def answer(view: PreTrainedModel, cache: Cache, step: Step) -> Tensor:
     """The logits after a step's tokens, (rows, vocabulary); their keys and values join the cache."""
-    hidden = hidden_states(view, step.ids, Layout(step.new, step.cached), cache)  # (rows, 1, hidden)
-    return logits(view, hidden[:, 0])
+    return next_logits(view, step.ids, Layout(step.new, step.cached), cache)
 
 
 def decode(view: PreTrainedModel, cache: Cache, steps: Steps[Result]) -> Result:

@@ -74,6 +74,18 @@ def logits(view: PreTrainedModel, hidden: Tensor) -> Tensor:
     return scores if cap is None else torch.tanh(scores / cap) * cap
 
 
+def next_logits(view: PreTrainedModel, ids: Tensor, layout: Layout, cache: Cache) -> Tensor:
+    """The logits after the last of ``ids`` (rows, length), (rows, vocabulary); keys and values join the cache."""
+    return logits(view, hidden_states(view, ids, layout, cache)[:, -1])
+
+
+def stock_next_logits(view: PreTrainedModel, ids: Tensor, layout: Layout, cache: Cache) -> Tensor:
+    """The same with the base model's own rounding; ``view`` is from :func:`ambilm.adaptation.stock_view`."""
+    arguments: dict[str, Any] = {cache_keyword(view): cache, "layout": layout, "logits_to_keep": 1}
+    output = view(input_ids=ids, position_ids=layout.queries.position, use_cache=True, **arguments)
+    return output.logits[:, -1].float()
+
+
 def pack(sequences: Sequence[Sequence[int]], device: torch.device | str) -> Tensor:
     """Token ids of several texts in one row, (1, sum of lengths)."""
     return torch.tensor([token for sequence in sequences for token in sequence], device=device)[None]

@@ -62,17 +62,22 @@ class PrefixReader:
         return {**inputs, cache_keyword(self.view): cache}
 
 
+def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompt: str, start: int) -> list[int]:
+    """Token ids with the special tokens that the tokenizer adds; an empty prompt is the start token."""
+    return list(tokenizer(clean(prompt))["input_ids"]) or [start]  # type: ignore[arg-type]
+
+
 def _inputs(
     base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: list[str], start: int
 ) -> dict[str, Any]:
     """Left-padded ids and their mask, so that every continuation starts at the right edge."""
-    rows = [tokenizer(clean(prompt))["input_ids"] or [start] for prompt in prompts]
-    width = max(len(row) for row in rows)  # type: ignore[arg-type]
+    rows = [prompt_ids(tokenizer, prompt, start) for prompt in prompts]
+    width = max(len(row) for row in rows)
     ids = torch.full((len(rows), width), tokenizer.pad_token_id or 0)
     mask = torch.zeros_like(ids)
     for number, row in enumerate(rows):
-        ids[number, width - len(row) :] = torch.tensor(row)  # type: ignore[arg-type]
-        mask[number, width - len(row) :] = 1  # type: ignore[arg-type]
+        ids[number, width - len(row) :] = torch.tensor(row)
+        mask[number, width - len(row) :] = 1
     return {"input_ids": ids.to(base.device), "attention_mask": mask.to(base.device)}
 
 

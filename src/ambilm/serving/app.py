@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 import ambilm
 from ambilm import AmbiLM
-from ambilm.serving import embeddings
+from ambilm.serving import chat, completions, embeddings
 from ambilm.serving.failures import ErrorResponse, Refusal, answer_errors
 from ambilm.serving.guard import Guard
 from ambilm.serving.limits import Limits
@@ -45,7 +45,7 @@ def create_app(model: AmbiLM, name: str, keys: Sequence[str] = (), limits: Limit
     """
     limits = limits or Limits()
     wrong: dict[int | str, dict[str, Any]] = {
-        status: {"model": ErrorResponse} for status in (400, 401, 404, 408, 413, 429, 500, 504)
+        status: {"model": ErrorResponse} for status in (400, 401, 404, 408, 413, 429, 500, 503, 504)
     }
     service = Service(model, name, limits)
 
@@ -59,7 +59,8 @@ def create_app(model: AmbiLM, name: str, keys: Sequence[str] = (), limits: Limit
     app.add_middleware(Guard, keys=keys, limits=limits)
     answer_errors(app)
     app.include_router(router)
-    app.include_router(embeddings.router)
+    for room in (embeddings, completions, chat):
+        app.include_router(room.router)
     return app
 
 
@@ -88,6 +89,8 @@ async def health(service: Served) -> State:
 
 
 @router.get("/ready")
-async def ready() -> State:
-    """The model is loaded: the server listens only then."""
+async def ready(service: Served) -> State:
+    """The model is loaded and warm: requests are computed at once."""
+    if not service.scheduler.is_ready:
+        raise Refusal(503, "The model is warming up: requests are taken, and wait.", headers={"Retry-After": "1"})
     return State()

@@ -40,7 +40,8 @@ class EmbeddingRequest(Request):
         if len(items) > service.limits.inputs:
             reason = f"{len(items):,} inputs are more than {service.limits.inputs:,}: send them in parts."
             raise Refusal(400, reason, param="input")
-        return [item if isinstance(item, str) else service.text_of(item) for item in items]  # type: ignore[arg-type]
+        decode = service.model.tokenizer.decode
+        return [item if isinstance(item, str) else str(decode(service.check_tokens(item))) for item in items]  # type: ignore[arg-type]
 
 
 class Embedding(BaseModel):
@@ -65,7 +66,7 @@ async def embeddings(request: EmbeddingRequest, service: Served, connection: Con
         raise Refusal(400, reason, param="dimensions")
     texts = request.texts(service)
     counts = await asyncio.to_thread(token_counts, service, texts)
-    job = VectorJob(texts, [min(count + service.prompt_tokens, service.model.settings.max_length) for count in counts])
+    job = VectorJob(texts, [service.tokens_with_prompt(count) for count in counts])
     found = await service.result("embeddings", job, connection)
     vectors = finisher(True, request.dimensions, "float32")(np.stack(found))
     used = sum(counts)

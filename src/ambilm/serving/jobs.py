@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from starlette.requests import Request
@@ -49,7 +49,7 @@ class Job:
             self.on_end()
             self.tell(error or _END)
 
-    async def follow(self, connection: Request, seconds: float) -> AsyncIterator[Any]:
+    async def follow(self, connection: Request, seconds: float) -> AsyncGenerator[Any]:
         """What the worker tells, until the job ends.
 
         Raises:

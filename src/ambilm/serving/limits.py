@@ -13,6 +13,7 @@ class Limits:
         body_bytes: largest request body.
         body_seconds: how long a client may take to send it.
         inputs: most texts of one request.
+        rows: most texts that are written in one pass, and most choices of one request.
         request_tokens: most tokens of one request.
         waiting_requests: most requests that were taken on and are not yet answered; beyond, 429.
         waiting_tokens: most tokens of these requests; beyond, 429.
@@ -22,6 +23,7 @@ class Limits:
     body_bytes: int = 8 * 2**20
     body_seconds: float = 30.0
     inputs: int = 2048
+    rows: int = 16
     request_tokens: int = 2**17
     waiting_requests: int = 256
     waiting_tokens: int = 2**18

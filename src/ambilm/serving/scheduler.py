@@ -23,6 +23,9 @@ log = logging.getLogger("uvicorn.error")
 class Lane(Protocol):
     """Jobs of one kind. All methods run in the worker's thread."""
 
+    def prepare(self) -> None:
+        """Whatever is to be done once, before the first job."""
+
     def add(self, job: Job) -> None: ...
 
     def has_work(self) -> bool:
@@ -39,6 +42,7 @@ class Scheduler:
     """Takes jobs on within the limits, and computes them in one thread.
 
     Attributes:
+        is_ready: whether the lanes are prepared; jobs are taken on before, and wait.
         seconds: time that each lane has had; a lane that was idle starts level with the others.
     """
 
@@ -48,7 +52,7 @@ class Scheduler:
         self.requests = self.tokens = 0  # taken on and not yet over
         self._done_tokens, self._busy_seconds = 0, 0.0
         self._new: list[tuple[str, Job]] = []
-        self._closed = False
+        self._closed = self.is_ready = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
         self._thread.start()
@@ -98,6 +102,9 @@ class Scheduler:
             self._done_tokens += job.tokens
 
     def _run(self) -> None:
+        for lane in self.lanes.values():
+            lane.prepare()
+        self.is_ready = True
         busy: list[str] = []
         while True:
             with self._changed:

@@ -21,3 +21,11 @@ class Request(BaseModel):
 class Usage(BaseModel):
     prompt_tokens: int
     total_tokens: int
+
+
+class TextUsage(Usage):
+    completion_tokens: int
+
+    @classmethod
+    def of(cls, prompt: int, completion: int) -> TextUsage:
+        return cls(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)

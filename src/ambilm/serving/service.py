@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
@@ -10,11 +11,13 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 
 from ambilm import AmbiLM
+from ambilm.model.forward import stock_next_logits
 from ambilm.serving.failures import Refusal
 from ambilm.serving.jobs import Job
 from ambilm.serving.limits import Limits
 from ambilm.serving.scheduler import Lane, Scheduler
 from ambilm.serving.vectors import VectorLane
+from ambilm.serving.writing import WritingLane
 
 
 @dataclass
@@ -34,13 +37,26 @@ class Service:
 
     def __post_init__(self) -> None:
         encode = self.model.encode
-        lanes: dict[str, Lane] = {"embeddings": VectorLane[str](lambda texts: encode(texts, show_progress_bar=False))}
+        lanes: dict[str, Lane] = {
+            "embeddings": VectorLane[str](lambda texts: encode(texts, show_progress_bar=False)),
+            "text": WritingLane(self.model.base_view, stock_next_logits, self.limits.rows),
+        }
         self.scheduler = Scheduler(lanes, self.limits)
 
     async def result(self, lane: str, job: Job, connection: Request) -> Any:
         """What a job of one answer finds; see :meth:`Job.follow` for what it raises."""
         self.scheduler.submit(lane, job)
         return await job.result(connection, self.limits.seconds)
+
+    @staticmethod
+    def now() -> int:
+        """Seconds since the epoch."""
+        return int(time.time())
+
+    def follow(self, lane: str, job: Job, connection: Request) -> AsyncGenerator[Any]:
+        """What a job tells piece by piece; see :meth:`Job.follow`."""
+        self.scheduler.submit(lane, job)
+        return job.follow(connection, self.limits.seconds)
 
     @property
     def dimension(self) -> int:
@@ -50,10 +66,28 @@ class Service:
     def vocabulary(self) -> int:
         return int(self.model.base.get_input_embeddings().num_embeddings)
 
+    @property
+    def context_tokens(self) -> int:
+        """Most tokens of a text, read and written together."""
+        longest = getattr(self.model.base.config.get_text_config(), "max_position_embeddings", None)
+        return min(longest or self.limits.request_tokens, self.limits.request_tokens)
+
     @cached_property
-    def prompt_tokens(self) -> int:
-        """About what an embedded text gets around it: the prompt, a start, an end."""
-        return len(self.model.tokenizer(self.model.settings.prompt)["input_ids"]) + 2  # type: ignore[arg-type]
+    def ends(self) -> frozenset[int]:
+        """Tokens that end a text that is written."""
+        given = self.model.base.generation_config.eos_token_id  # type: ignore[union-attr]
+        own = [] if given is None else [given] if isinstance(given, int) else given
+        return frozenset(own) or frozenset({self.model.settings.end_token_id})
+
+    @cached_property
+    def _prompt_tokens(self) -> int:
+        return len(self.model.tokenizer(self.model.settings.prompt)["input_ids"])  # type: ignore[arg-type]
+
+    def tokens_with_prompt(self, count: int) -> int:
+        """About how many tokens are read to embed a text of so many: with the prompt, a start, an end."""
+        settings = self.model.settings
+        times = max(settings.prompt.count("{text}"), 1)
+        return min(count * times + self._prompt_tokens + 2, settings.max_length)
 
     def check_name(self, name: str) -> None:
         """
@@ -64,15 +98,14 @@ class Service:
             reason = f"The model {name!r} is not served here: it is {self.name!r}."
             raise Refusal(404, reason, param="model", code="model_not_found")
 
-    def text_of(self, tokens: list[int]) -> str:
-        """The text of token ids of this model's own tokenizer.
-
+    def check_tokens(self, tokens: list[int]) -> list[int]:
+        """
         Raises:
             Refusal: 400 for an id that the vocabulary has not.
         """
         if any(token >= self.vocabulary for token in tokens):
-            raise Refusal(400, f"A token id is not below the vocabulary's {self.vocabulary}.", param="input")
-        return str(self.model.tokenizer.decode(tokens))
+            raise Refusal(400, f"A token id is not below the vocabulary's {self.vocabulary}.")
+        return tokens
 
 
 def _of(request: Request) -> Service:

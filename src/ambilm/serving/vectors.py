@@ -51,6 +51,8 @@ class VectorLane(Generic[Item]):
         self.jobs: deque[VectorJob[Item]] = deque()
         self.at_work: list[VectorJob[Item]] = []
 
+    def prepare(self) -> None: ...
+
     def add(self, job: Job) -> None:
         assert isinstance(job, VectorJob)
         self.jobs.append(job)
