@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args, overload
@@ -322,23 +323,23 @@ class AmbiLM:
         Raises:
             UserError: without a blank, with two blanks side by side, for a text that does not fit, or a wrong option.
         """
-        if num_candidates < 1:
-            raise UserError(f"num_candidates={num_candidates} must be at least 1.")
-        gaps = infilling.cut_at_blanks(text, self.tokenizer, self.settings)
-        blanks = len(gaps.pieces) - 1
-        longest = infilling.per_blank("max_tokens", max_tokens, blanks, 1)
-        shortest = infilling.per_blank("min_tokens", min_tokens, blanks, 0)
-        if any(low > high for low, high in zip(shortest, longest, strict=True)):
-            raise UserError("min_tokens is larger than max_tokens.")
-        needed, room = sum(map(len, gaps.pieces)) + sum(longest), self._max_length(10**9)
-        if needed > room:
-            raise UserError(f"The text and its blanks need {needed} tokens, the model has {room}: shorten the text.")
-        decoding = infilling.Decoding(
-            num_candidates, shortest, longest, do_sample, seed, infilling.processors(options)
+        gaps, decoding = self.plan_infill(
+            text, num_candidates=num_candidates, min_tokens=min_tokens, max_tokens=max_tokens, do_sample=do_sample,
+            seed=seed, **options,
         )  # fmt: skip
         candidates = infilling.fill(self.view_of(weights), self.tokenizer, self.settings, gaps, decoding)
         best = candidates[0]
-        return Infilled(best.text, best.spans, best.score, candidates)
+        return replace(best, candidates=candidates)
+
+    def plan_infill(
+        self, text: str, *, num_candidates: int, min_tokens: int | Sequence[int], max_tokens: int | Sequence[int],
+        do_sample: bool, seed: int | None, **options: Any,
+    ) -> tuple[infilling.Gaps, infilling.Decoding]:  # fmt: skip
+        """Checks what :meth:`infill` is asked for, without computing anything; it raises what that raises."""
+        return infilling.planned(
+            text, self.tokenizer, self.settings, self._max_length(10**9), num_candidates=num_candidates,
+            min_tokens=min_tokens, max_tokens=max_tokens, do_sample=do_sample, seed=seed, options=options,
+        )  # fmt: skip
 
     @overload
     def generate(

@@ -36,12 +36,14 @@ class Infilled:
         text: the whole text.
         spans: what stands in each blank, without the spaces around it.
         score: log-probability (nats) of the spans and their ends given both sides.
+        ended: whether every span ended by itself; a span that reached its bound was cut.
         candidates: all candidates, best first, this one included; empty on the candidates themselves.
     """
 
     text: str
     spans: list[str]
     score: float
+    ended: bool = True
     candidates: list[Infilled] = field(default_factory=list)
 
 
@@ -155,6 +157,30 @@ def processors(options: dict[str, Any]) -> LogitsProcessorList:
         raise UserError(f"infill refused its options: {error}") from error
 
 
+def planned(
+    text: str, tokenizer: PreTrainedTokenizerBase, settings: Settings, room: int, *, num_candidates: int,
+    min_tokens: int | Sequence[int], max_tokens: int | Sequence[int], do_sample: bool, seed: int | None,
+    options: dict[str, Any],
+) -> tuple[Gaps, Decoding]:  # fmt: skip
+    """What :meth:`AmbiLM.infill` is asked for, checked; ``room`` is the model's longest text in tokens.
+
+    Raises:
+        UserError: without a blank, with two blanks side by side, for a text that does not fit, or a wrong option.
+    """
+    if num_candidates < 1:
+        raise UserError(f"num_candidates={num_candidates} must be at least 1.")
+    gaps = cut_at_blanks(text, tokenizer, settings)
+    blanks = len(gaps.pieces) - 1
+    longest = per_blank("max_tokens", max_tokens, blanks, 1)
+    shortest = per_blank("min_tokens", min_tokens, blanks, 0)
+    if any(low > high for low, high in zip(shortest, longest, strict=True)):
+        raise UserError("min_tokens is larger than max_tokens.")
+    needed = sum(map(len, gaps.pieces)) + sum(longest)
+    if needed > room:
+        raise UserError(f"The text and its blanks need {needed} tokens, the model has {room}: shorten the text.")
+    return gaps, Decoding(num_candidates, shortest, longest, do_sample, seed, processors(options))
+
+
 @torch.inference_mode()
 def fill(
     view: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: Settings, gaps: Gaps, decoding: Decoding
@@ -165,12 +191,14 @@ def fill(
     return filling.candidates(tokenizer)
 
 
-def _assemble(tokenizer: PreTrainedTokenizerBase, texts: list[str], spans: list[list[int]], score: float) -> Infilled:
+def _assemble(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], spans: list[list[int]], score: float, ended: bool
+) -> Infilled:  # fmt: skip
     decoded = [str(tokenizer.decode(span, skip_special_tokens=True)) for span in spans]
     whole = texts[0]
     for span, after in zip(decoded, texts[1:], strict=True):
         whole = whole + (span[1:] if whole.endswith(" ") and span.startswith(" ") else span) + after
-    return Infilled(whole, [re.sub(r"\s+", " ", span).strip() for span in decoded], score)
+    return Infilled(whole, [re.sub(r"\s+", " ", span).strip() for span in decoded], score, ended)
 
 
 class Filling:
@@ -179,6 +207,7 @@ class Filling:
     Attributes:
         cache: keys and values of every candidate.
         spans: token ids of the blanks filled so far, of each candidate.
+        ended: of each candidate, whether all of them ended by themselves.
     """
 
     def __init__(
@@ -196,6 +225,7 @@ class Filling:
         self._prefill()
         self.spans: list[list[list[int]]] = [[] for _ in range(self.rows)]
         self.scores = torch.zeros(self.rows, device=view.device)
+        self.ended = [True] * self.rows
 
     def _prefill(self) -> None:
         position: list[int] = []
@@ -228,8 +258,8 @@ class Filling:
     def candidates(self, tokenizer: PreTrainedTokenizerBase) -> list[Infilled]:
         """What was decoded, best first."""
         filled = [
-            _assemble(tokenizer, self.gaps.texts, spans, score)
-            for spans, score in zip(self.spans, self.scores.tolist(), strict=True)
+            _assemble(tokenizer, self.gaps.texts, *row)
+            for row in zip(self.spans, self.scores.tolist(), self.ended, strict=True)
         ]
         return sorted(filled, key=lambda item: -item.score)
 
@@ -276,6 +306,7 @@ class Filling:
                 # Later blanks must not see what was cut: in the cache it becomes padding.
                 cut = torch.arange(column + likely, text.shape[1], device=text.device)
                 text[row, cut] = -1 - cut
+            self.ended[row] = self.ended[row] and not bool(running[row])
             spans.append(kept)
             self.scores[row] += total
         self.cached = replace(self.cached, text=text)

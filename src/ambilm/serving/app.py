@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 import ambilm
 from ambilm import AmbiLM
-from ambilm.serving import chat, completions, embeddings
+from ambilm.serving import chat, completions, embeddings, infill, tokens
 from ambilm.serving.failures import ErrorResponse, Refusal, answer_errors
 from ambilm.serving.guard import Guard
 from ambilm.serving.limits import Limits
@@ -59,7 +59,7 @@ def create_app(model: AmbiLM, name: str, keys: Sequence[str] = (), limits: Limit
     app.add_middleware(Guard, keys=keys, limits=limits)
     answer_errors(app)
     app.include_router(router)
-    for room in (embeddings, completions, chat):
+    for room in (embeddings, tokens, completions, chat, infill):
         app.include_router(room.router)
     return app
 

@@ -71,7 +71,7 @@ async def embeddings(request: EmbeddingRequest, service: Served, connection: Con
     vectors = finisher(True, request.dimensions, "float32")(np.stack(found))
     used = sum(counts)
     data = [
-        Embedding(index=number, embedding=_written(vector, request.encoding_format))
+        Embedding(index=number, embedding=written(vector, request.encoding_format))
         for number, vector in enumerate(vectors)
     ]
     answer = EmbeddingList(data=data, model=service.name, usage=Usage(prompt_tokens=used, total_tokens=used))
@@ -84,8 +84,8 @@ def token_counts(service: Service, texts: list[str]) -> list[int]:
     return [len(row) for row in rows]  # type: ignore[arg-type, union-attr]
 
 
-def _written(vector: np.ndarray, encoding: Literal["float", "base64"]) -> list[float] | str:
-    """A vector (dimension,) as numbers, or as its little-endian float32 bytes in base64."""
+def written(vector: np.ndarray, encoding: Literal["float", "base64"]) -> list[float] | str:
+    """A vector (dimension,) as numbers, or any array as its little-endian float32 bytes in base64."""
     if encoding == "float":
         return [float(value) for value in vector]
     return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")

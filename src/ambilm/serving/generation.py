@@ -27,6 +27,11 @@ CHUNK = 512  # tokens of a context that are read at once: nobody waits longer fo
 COLD = 1e-5  # below this temperature, the most likely token
 
 Count = Annotated[int, Field(strict=True, ge=1)]
+Seed = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)]
+Bounds = (
+    Annotated[int, Field(strict=True, ge=0, le=2**31)]
+    | Annotated[list[Annotated[int, Field(strict=True, ge=0, le=2**31)]], Field(min_length=1)]
+)
 Stop = Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -40,26 +45,41 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class SamplingRequest(Request):
-    """Fields of OpenAI's two requests for text, and ``top_k``, ``min_p``, ``repetition_penalty`` as other servers have them."""
+class ShapingRequest(Request):
+    """What shapes the distribution that a token is taken from."""
 
     temperature: Annotated[float, number(0, 2)] | None = None
     top_p: Annotated[float, number(0.001, 1)] | None = None
     top_k: Count | None = None
     min_p: Annotated[float, number(0, 1)] | None = None
     repetition_penalty: Annotated[float, number(0.01, 100)] | None = None
-    presence_penalty: Annotated[float, number(-2, 2)] | None = None
-    frequency_penalty: Annotated[float, number(-2, 2)] | None = None
-    n: Count | None = None
-    seed: Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)] | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    user: str | None = None
 
     @property
     def is_greedy(self) -> bool:
         return self.temperature is not None and self.temperature < COLD
+
+    def shaping(self) -> dict[str, Any]:
+        """Options of :func:`ambilm.model.infilling.processors`."""
+        return {
+            "temperature": None if self.is_greedy else self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "repetition_penalty": self.repetition_penalty,
+        }
+
+
+class SamplingRequest(ShapingRequest):
+    """Fields of OpenAI's two requests for text, and ``top_k``, ``min_p``, ``repetition_penalty`` as other servers have them."""
+
+    presence_penalty: Annotated[float, number(-2, 2)] | None = None
+    frequency_penalty: Annotated[float, number(-2, 2)] | None = None
+    n: Count | None = None
+    seed: Seed | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
 
     @property
     def stops(self) -> list[str]:
@@ -73,16 +93,6 @@ class SamplingRequest(Request):
             return generator
         words = np.random.SeedSequence((self.seed % 2**64, choice)).generate_state(1, np.uint64)
         return generator.manual_seed(int(words[0]) % 2**63)
-
-    def shaping(self) -> dict[str, float | None]:
-        """Options of :func:`ambilm.model.infilling.processors`."""
-        return {
-            "temperature": None if self.is_greedy else self.temperature,
-            "top_k": self.top_k,
-            "top_p": self.top_p,
-            "min_p": self.min_p,
-            "repetition_penalty": self.repetition_penalty,
-        }
 
     def sampling(self, service: Service, choice: int, prompt_tokens: int, max_tokens: int) -> Sampling:
         shapers = processors(self.shaping())

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
 from ambilm import AmbiLM
-from ambilm.model.forward import stock_next_logits
+from ambilm.model.encoding import BATCH_TOKENS, Words, encode_words
+from ambilm.model.forward import next_logits, stock_next_logits
 from ambilm.serving.failures import Refusal
 from ambilm.serving.jobs import Job
 from ambilm.serving.limits import Limits
@@ -36,11 +37,18 @@ class Service:
     started: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
-        encode = self.model.encode
+        model, own = self.model, self.model.settings
         lanes: dict[str, Lane] = {
-            "embeddings": VectorLane[str](lambda texts: encode(texts, show_progress_bar=False)),
-            "text": WritingLane(self.model.base_view, stock_next_logits, self.limits.rows),
-        }
+            "embeddings": VectorLane[str](lambda texts: model.encode(texts, show_progress_bar=False)),
+            "tokens": VectorLane[Words](
+                partial(
+                    encode_words, model.view, layout=own.layout, sink=own.sink, subword="mean", shift=own.word_shift,
+                    batch_tokens=BATCH_TOKENS,
+                )
+            ),
+            "text": WritingLane(model.base_view, stock_next_logits, self.limits.rows),
+            "infill": WritingLane(model.view, next_logits, self.limits.rows),
+        }  # fmt: skip
         self.scheduler = Scheduler(lanes, self.limits)
 
     async def result(self, lane: str, job: Job, connection: Request) -> Any:

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from transformers import PreTrainedModel
 
+from ambilm.errors import UserError
 from ambilm.serving.batch import Batch, Read, heights
 from ambilm.serving.jobs import Job
 
@@ -88,6 +89,9 @@ class WritingLane:
 
     def _read(self, job: WritingJob, task: Task) -> None:
         self.at_work = [job]
-        if task.read(self.view):
-            self.reading = None
-            task.join(self.batch)
+        try:
+            if task.read(self.view):
+                self.reading = None
+                task.join(self.batch)
+        except UserError as error:
+            job.end(error)
