@@ -238,18 +238,30 @@ def removals_of(
     return removals
 
 
-def _run_stories(run: Run) -> dict[str, Any]:
+def story_removals(run: Run) -> list[Removal]:
+    """One of the three middle sentences removed from each story of the part ``valid``."""
+
     def remove(story: Story, generator: random.Random) -> Removal | None:
         return remove_sentence(run.model, story.sentences, generator.randint(1, 3))
 
-    return infill_entry(run, removals_of(run, read_rows(run.path, Story, "valid"), remove, None))
+    return removals_of(run, read_rows(run.path, Story, "valid"), remove, None)
 
 
-def _run_paragraphs(run: Run) -> dict[str, Any]:
+def paragraph_removals(run: Run) -> list[Removal]:
+    """A span removed from each paragraph of the part ``valid``."""
+
     def remove(passage: Passage, generator: random.Random) -> Removal | None:
         return remove_span(run.model, passage.text, generator)
 
-    entry = infill_entry(run, removals_of(run, read_rows(run.path, Passage, "valid"), remove, DEFAULT_PARAGRAPHS))
+    return removals_of(run, read_rows(run.path, Passage, "valid"), remove, DEFAULT_PARAGRAPHS)
+
+
+def _run_stories(run: Run) -> dict[str, Any]:
+    return infill_entry(run, story_removals(run))
+
+
+def _run_paragraphs(run: Run) -> dict[str, Any]:
+    entry = infill_entry(run, paragraph_removals(run))
     passages = sample(read_rows(run.path, Passage, "valid"), run.limit or DEFAULT_PARAGRAPHS, run.seed)
     causal = causal_perplexity(run.model, (passage.text for passage in passages), run.seed, run.progress)
     return {**entry, "causal_perplexity": causal["main"], "causal_perplexity_error": causal["standard_error"]}

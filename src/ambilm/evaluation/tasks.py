@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ambilm.errors import UserError
-from ambilm.evaluation import infilling, knowledge, mteb_tasks, own_text, perplexity, repetition, sts, token_probe
+from ambilm.evaluation import (
+    infilling,
+    infills,
+    knowledge,
+    mteb_tasks,
+    own_text,
+    perplexity,
+    repetition,
+    sts,
+    token_probe,
+)
 from ambilm.evaluation.data import check_data, find
 from ambilm.evaluation.results import Results, file_state, model_state
 from ambilm.evaluation.task import Run, Task
@@ -23,7 +33,7 @@ from ambilm.evaluation.task import Run, Task
 if TYPE_CHECKING:
     from ambilm import AmbiLM
 
-FAMILIES = (sts, token_probe, mteb_tasks, infilling, perplexity, knowledge, repetition, own_text)
+FAMILIES = (sts, token_probe, mteb_tasks, infilling, infills, perplexity, knowledge, repetition, own_text)
 TASKS: dict[str, Task] = {task.name: task for family in FAMILIES for task in family.TASKS}
 # A group runs those of its tasks whose data is there.
 GROUPS: dict[str, tuple[str, ...]] = {name: names for family in FAMILIES for name, names in family.GROUPS.items()}
