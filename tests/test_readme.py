@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 import ambilm
 from ambilm.cli import app, models
-from ambilm.recipes import Magnet
+from ambilm.model.settings import READINGS
+from ambilm.recipes import RECIPES, Magnet
 
 if TYPE_CHECKING:
     from ambilm import AmbiLM
@@ -93,6 +94,14 @@ def test_readme_names_every_command() -> None:
 def test_links_of_the_readme_lead_somewhere() -> None:
     for target in re.findall(r"\]\(([^)]+)\)", README):
         assert (REPOSITORY / target).exists(), target
+
+
+def test_the_page_of_recipes_has_each_recipe_and_reading() -> None:
+    page = (REPOSITORY / "docs" / "recipes.md").read_text(encoding="utf-8")
+    for name in RECIPES:
+        assert f"\n| [{name}](#" in page and f"ambilm adapt {name} " in page, name
+    for name in READINGS:
+        assert f"\n| `{name}` |" in page, name
 
 
 def example(name: str) -> ModuleType:
