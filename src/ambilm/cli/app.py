@@ -25,6 +25,7 @@ from ambilm.cli import (
     generate,
     infill,
     serve,
+    sheet,
     tokens,
 )
 from ambilm.errors import UserError
@@ -102,6 +103,8 @@ app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
 app.command("evaluate")(evaluate.evaluate)
 app.command("compare")(compare.compare)
+app.command("sheet")(sheet.sheet)
+app.command("ratings")(sheet.ratings)
 app.command("dependence")(dependence.dependence)
 app.command("gates")(gates.gates)
 app.command("export")(export.export)

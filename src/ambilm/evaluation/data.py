@@ -248,7 +248,7 @@ def read_rows(path: Path, kind: type[RowType], split: str | None) -> Iterator[Ro
         try:
             row = kind.model_validate(content)
         except ValidationError as error:
-            raise UserError(f"{path}, line {number}: {_first_problem(error)}; correct the line or remove it.") from None
+            raise UserError(f"{path}, line {number}: {first_problem(error)}; correct the line or remove it.") from None
         seen.add(row.split)
         if split is None or row.split == split:
             yield row
@@ -299,7 +299,8 @@ def _objects(path: Path) -> Iterator[tuple[int, Any]]:
         raise UserError(f"{path} cannot be read after line {number} ({error}); get the file again.") from None
 
 
-def _first_problem(error: ValidationError) -> str:
+def first_problem(error: ValidationError) -> str:
+    """What is wrong first, in the words of a sentence's end."""
     problem = error.errors()[0]
     field = ".".join(str(part) for part in problem["loc"]) or "row"
     if problem["type"] == "missing":
