@@ -44,7 +44,7 @@ LONG = [" ".join(WORDS[(start + step * 7) % len(WORDS)] for step in range(300)) 
 
 @pytest.fixture(scope="module")
 def small(smollm2: "AmbiLM") -> Iterator[tuple[str, Service]]:
-    limits = Limits(waiting_requests=2, request_tokens=20_000, waiting_tokens=25_000, seconds=3)
+    limits = Limits(open_requests=2, request_tokens=20_000, open_tokens=25_000, seconds=3)
     with running(smollm2, limits) as (address, service):
         yield address, service
 

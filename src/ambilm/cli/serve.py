@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from typing import Annotated
 
@@ -25,6 +26,11 @@ def serve(
     name: Annotated[
         str | None, typer.Option(help="What requests call the model; M if not given.", show_default=False)
     ] = None,
+    rows: Annotated[int, typer.Option(min=1, help="Most texts written in one pass.")] = 16,
+    request_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a request, to read and to write.")] = 2**17,
+    open_requests: Annotated[int, typer.Option(min=1, help="Most requests taken on and not yet answered.")] = 256,
+    open_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of all these; beyond, 429.")] = 2**18,
+    seconds: Annotated[int, typer.Option(min=1, help="Longest time of a request, its waiting included.")] = 600,
     dtype: DtypeOption = Dtype.auto,
     device: DeviceOption = "auto",
 ) -> None:
@@ -35,11 +41,20 @@ def serve(
         import uvicorn
 
         from ambilm.serving.app import create_app
+        from ambilm.serving.limits import Limits
     except ModuleNotFoundError as error:
         raise UserError(f"serve needs {error.name}: pip install 'ambilm[serve]'.") from error
     with listening(host, port) as listener:  # before the model is loaded: an address that is taken is told at once
-        app = create_app(models.load(model, dtype, device), name or model, api_key or ())
-        uvicorn.Server(uvicorn.Config(app, access_log=False)).run(sockets=[listener])
+        limits = Limits(
+            rows=rows, request_tokens=request_tokens, open_requests=open_requests, open_tokens=open_tokens, seconds=seconds
+        )  # fmt: skip
+        app = create_app(models.load(model, dtype, device), name or model, api_key or (), limits)
+        config = uvicorn.Config(app, access_log=False, timeout_graceful_shutdown=seconds)
+        address = f"[{host}]" if ":" in host else host
+        typer.echo(f"{name or model} at http://{address}:{listener.getsockname()[1]}/v1", err=True)
+        # uvicorn answers what it has taken on, then raises the signal again: an orderly end is no failure.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        uvicorn.Server(config).run(sockets=[listener])
 
 
 def listening(host: str, port: int) -> socket.socket:

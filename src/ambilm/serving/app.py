@@ -6,7 +6,9 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import PlainTextResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
 import ambilm
@@ -15,6 +17,7 @@ from ambilm.serving import chat, completions, embeddings, infill, tokens
 from ambilm.serving.failures import ErrorResponse, Refusal, answer_errors
 from ambilm.serving.guard import Guard
 from ambilm.serving.limits import Limits
+from ambilm.serving.metrics import Measured, Metrics
 from ambilm.serving.service import Served, Service
 
 router = APIRouter()
@@ -54,13 +57,17 @@ def create_app(model: AmbiLM, name: str, keys: Sequence[str] = (), limits: Limit
         yield
         service.scheduler.close()
 
-    app = FastAPI(title="AmbiLM", version=ambilm.__version__, responses=wrong, lifespan=life)
+    app = FastAPI(
+        title="AmbiLM", version=ambilm.__version__, responses=wrong, lifespan=life, docs_url=None, redoc_url=None
+    )
     app.state.service = service
-    app.add_middleware(Guard, keys=keys, limits=limits)
     answer_errors(app)
     app.include_router(router)
     for room in (embeddings, tokens, completions, chat, infill):
         app.include_router(room.router)
+    app.state.metrics = Metrics(service.scheduler)
+    app.add_middleware(Guard, keys=keys, limits=limits)
+    app.add_middleware(Measured, metrics=app.state.metrics, paths=set(app.openapi()["paths"]))  # the outer one
     return app
 
 
@@ -94,3 +101,9 @@ async def ready(service: Served) -> State:
     if not service.scheduler.is_ready:
         raise Refusal(503, "The model is warming up: requests are taken, and wait.", headers={"Retry-After": "1"})
     return State()
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+def metrics(request: Request) -> Response:
+    """Counters and gauges for Prometheus."""
+    return Response(request.app.state.metrics.text(), media_type=CONTENT_TYPE_LATEST)

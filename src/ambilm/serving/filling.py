@@ -53,7 +53,7 @@ class FillTask:
 
     def __init__(self, job: FillJob, place: int, gaps: Gaps, decoding: Decoding) -> None:
         self.job, self.place, self.gaps, self.decoding = job, place, gaps, decoding
-        self.rows = decoding.candidates
+        self.rows, self.length = decoding.candidates, sum(map(len, gaps.pieces))
         self.filling: Filling
 
     def read(self, view: PreTrainedModel) -> bool:

@@ -146,7 +146,7 @@ class Prompt:
         self, job: TextJob, service: Service, request: SamplingRequest, ids: list[int], max_tokens: int, first: int
     ) -> None:  # fmt: skip
         self.job, self.ids, self.first = job, ids, first
-        self.rows = request.n or 1
+        self.rows, self.length = request.n or 1, len(ids)
         self.sampling = [request.sampling(service, first + row, len(ids), max_tokens) for row in range(self.rows)]
         self.unfolding = [Unfolding(service.model.tokenizer, request.stops) for _ in range(self.rows)]
         self.cache = DynamicCache()

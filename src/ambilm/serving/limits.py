@@ -15,8 +15,8 @@ class Limits:
         inputs: most texts of one request.
         rows: most texts that are written in one pass, and most choices of one request.
         request_tokens: most tokens of one request.
-        waiting_requests: most requests that were taken on and are not yet answered; beyond, 429.
-        waiting_tokens: most tokens of these requests; beyond, 429.
+        open_requests: most requests that were taken on and are not yet answered; beyond, 429.
+        open_tokens: most tokens of these requests; beyond, 429.
         seconds: how long a request may take, its waiting included.
     """
 
@@ -25,6 +25,6 @@ class Limits:
     inputs: int = 2048
     rows: int = 16
     request_tokens: int = 2**17
-    waiting_requests: int = 256
-    waiting_tokens: int = 2**18
+    open_requests: int = 256
+    open_tokens: int = 2**18
     seconds: float = 600.0

@@ -21,7 +21,13 @@ log = logging.getLogger("uvicorn.error")
 
 
 class Lane(Protocol):
-    """Jobs of one kind. All methods run in the worker's thread."""
+    """Jobs of one kind. All methods run in the worker's thread.
+
+    Attributes:
+        tokens: read and written so far.
+    """
+
+    tokens: int
 
     def prepare(self) -> None:
         """Whatever is to be done once, before the first job."""
@@ -44,13 +50,13 @@ class Scheduler:
     Attributes:
         is_ready: whether the lanes are prepared; jobs are taken on before, and wait.
         seconds: time that each lane has had; a lane that was idle starts level with the others.
+        busy_seconds: the same, without that.
     """
 
     def __init__(self, lanes: Mapping[str, Lane], limits: Limits) -> None:
         self.lanes, self.limits = dict(lanes), limits
-        self.seconds = dict.fromkeys(lanes, 0.0)
+        self.seconds, self.busy_seconds = dict.fromkeys(lanes, 0.0), dict.fromkeys(lanes, 0.0)
         self.requests = self.tokens = 0  # taken on and not yet over
-        self._done_tokens, self._busy_seconds = 0, 0.0
         self._new: list[tuple[str, Job]] = []
         self._closed = self.is_ready = False
         self._changed = threading.Condition()
@@ -74,7 +80,7 @@ class Scheduler:
             )
             raise Refusal(400, reason, code="context_length_exceeded")
         with self._changed:
-            if self.requests >= limits.waiting_requests or self.tokens + job.tokens > limits.waiting_tokens:
+            if self.requests >= limits.open_requests or self.tokens + job.tokens > limits.open_tokens:
                 reason = f"{self.requests} requests of {self.tokens:,} tokens are waiting already: try again later."
                 raise Refusal(429, reason, headers={"Retry-After": str(self._patience())})
             self.requests += 1
@@ -92,14 +98,14 @@ class Scheduler:
 
     def _patience(self) -> int:
         """Seconds until half of what waits is done, at the pace so far."""
-        pace = self._done_tokens / self._busy_seconds if self._done_tokens else 100.0
+        done, seconds = sum(lane.tokens for lane in self.lanes.values()), sum(self.busy_seconds.values())
+        pace = done / seconds if done and seconds else 100.0
         return min(max(math.ceil(self.tokens / pace / 2), 1), 60)
 
     def _over(self, job: Job) -> None:
         with self._changed:
             self.requests -= 1
             self.tokens -= job.tokens
-            self._done_tokens += job.tokens
 
     def _run(self) -> None:
         for lane in self.lanes.values():
@@ -130,4 +136,4 @@ class Scheduler:
             self.lanes[name].fail(error)
         passed = time.perf_counter() - started
         self.seconds[name] += passed
-        self._busy_seconds += passed
+        self.busy_seconds[name] += passed

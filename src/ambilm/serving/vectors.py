@@ -50,6 +50,7 @@ class VectorLane(Generic[Item]):
         self.compute = compute
         self.jobs: deque[VectorJob[Item]] = deque()
         self.at_work: list[VectorJob[Item]] = []
+        self.tokens = 0
 
     def prepare(self) -> None: ...
 
@@ -65,6 +66,7 @@ class VectorLane(Generic[Item]):
         row = self._next_row()
         self.at_work = list({id(job): job for job, _ in row}.values())
         vectors = self.compute([job.items[index] for job, index in row])
+        self.tokens += sum(job.lengths[index] for job, index in row)
         for (job, index), vector in zip(row, vectors, strict=True):
             job.keep(index, vector)
         for job in self.at_work:

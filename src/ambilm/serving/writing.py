@@ -19,9 +19,11 @@ class Task(Protocol):
 
     Attributes:
         rows: rows that it takes in a batch.
+        length: tokens of the context.
     """
 
     rows: int
+    length: int
 
     def read(self, view: PreTrainedModel) -> bool:
         """Reads some of the context; whether all of it is read."""
@@ -50,6 +52,7 @@ class WritingLane:
         self.jobs: deque[WritingJob] = deque()
         self.reading: tuple[WritingJob, Task] | None = None
         self.at_work: list[Job] = []
+        self.tokens = 0
         self._reads_next = True
 
     def prepare(self) -> None:
@@ -74,6 +77,7 @@ class WritingLane:
             self._read(*self.reading)
         else:
             self.at_work = [member.owner for member in self.batch.members if member.owner]
+            self.tokens += self.batch.rows
             self.batch.forward()
         self._reads_next = not self._reads_next
 
@@ -92,6 +96,7 @@ class WritingLane:
         try:
             if task.read(self.view):
                 self.reading = None
+                self.tokens += task.length + task.rows
                 task.join(self.batch)
         except UserError as error:
             job.end(error)
