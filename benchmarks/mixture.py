@@ -12,7 +12,6 @@ import argparse
 import torch
 from support import interleaved, machine, table, timed
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from ambilm import AmbiLM
@@ -24,8 +23,8 @@ from ambilm.adaptation import (
     shared_view,
     with_mixture,
 )
+from ambilm.evaluation.overhead import SHAPE, parameter_count, prefill, prefill_flops
 
-PREFILL = (8, 128)
 PROMPT = 16  # tokens before decoding begins
 SIZE = 0.02  # of the differences: nothing in the timing depends on their values
 
@@ -43,25 +42,9 @@ def two_experts(base: PreTrainedModel, settings: MixtureSettings) -> PreTrainedM
     return with_mixture(base, view, "learned")
 
 
-def parameters(model: PreTrainedModel) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-@torch.inference_mode()
-def prefill(model: PreTrainedModel, ids: Tensor) -> None:
-    model(ids, use_cache=True, logits_to_keep=1)
-
-
 @torch.inference_mode()
 def decode(model: PreTrainedModel, ids: Tensor, count: int) -> None:
     model.generate(ids, max_new_tokens=count, min_new_tokens=count, do_sample=False, pad_token_id=0)
-
-
-@torch.inference_mode()
-def flops(model: PreTrainedModel, ids: Tensor) -> int:
-    with FlopCounterMode(display=False) as counter:
-        prefill(model, ids)
-    return counter.get_total_flops()
 
 
 def main() -> None:
@@ -80,9 +63,10 @@ def main() -> None:
         "low-rank expert": two_experts(base, MixtureSettings(rank=options.rank)),
         "dense expert": two_experts(base, MixtureSettings(expert="dense")),
     }
-    ids = torch.randint(100, len(loaded.tokenizer), PREFILL)  # (8, 128)
+    ids = torch.randint(100, len(loaded.tokenizer), SHAPE)  # (8, 128)
     for name, model in models.items():
-        share, work = parameters(model) / parameters(base), flops(model, ids) / flops(base, ids)
+        share = parameter_count(model) / parameter_count(base)
+        work = prefill_flops(model, ids) / prefill_flops(base, ids)
         print(f"{name}: {share:.4f}x parameters, {work:.4f}x FLOPs of the prefill")
     count = options.tokens
     for title, tokens, run in (

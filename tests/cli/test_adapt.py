@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import ambilm.training
-from ambilm.cli.adapt import make_recipe, repeated
+from ambilm.cli.adapt import LISTS, make_recipe
+from ambilm.cli.settings import repeated
 from ambilm.recipes import RECIPES, Recipe
 
 Refused = Callable[..., str]
@@ -125,7 +126,7 @@ def test_steps_are_shared_among_stages(name: str, steps: int) -> None:
 
 
 def test_repeated_options() -> None:
-    assert repeated(["magnet", "--text", "a", "b", "--seed", "1"]) == [
+    assert repeated(["magnet", "--text", "a", "b", "--seed", "1"], LISTS) == [
         "magnet",
         "--text",
         "a",
@@ -134,4 +135,4 @@ def test_repeated_options() -> None:
         "--seed",
         "1",
     ]
-    assert repeated(["--text=a", "magnet", "--output", "x"]) == ["--text=a", "magnet", "--output", "x"]
+    assert repeated(["--text=a", "magnet", "--output", "x"], LISTS) == ["--text=a", "magnet", "--output", "x"]

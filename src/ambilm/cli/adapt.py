@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,12 +14,14 @@ from typer.core import TyperCommand
 
 from ambilm.cli import files
 from ambilm.cli.options import Dtype, DtypeOption
+from ambilm.cli.settings import did_you_mean, given, made, repeated, show_kinds, show_settings
 from ambilm.errors import UserError
 
 if TYPE_CHECKING:
     from ambilm.recipes import Recipe
 
 LISTS = ("--text", "--pairs", "--set")  # take several values: --text a.txt b.txt, as a shell's *.txt gives them
+EXAMPLE = "ambilm adapt {} --model smollm2-135m --text notes.txt --output runs/notes --set learning_rate=3e-4"
 STEP_FIELDS = re.compile(r"(stage\d+_)?steps")
 
 
@@ -30,30 +30,17 @@ class AdaptCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[__name__] = list(args)
-        return super().parse_args(ctx, repeated(args))
+        return super().parse_args(ctx, repeated(args, LISTS))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super().format_help(ctx, formatter)
         from ambilm.recipes import RECIPES
 
-        named = [argument for argument in ctx.meta.get(__name__, []) if argument in RECIPES]
-        show_recipe(RECIPES[named[0]]) if named else show_recipes(RECIPES)
-
-
-def repeated(args: list[str]) -> list[str]:
-    """``--text a b`` as ``--text a --text b``, which is what typer reads."""
-    result: list[str] = []
-    flag, filled = "", False
-    for argument in args:
-        if argument.startswith("--"):
-            flag, filled = (argument if argument in LISTS else ""), False
-            result.append(argument)
-            continue
-        if flag and filled:
-            result.append(flag)
-        result.append(argument)
-        filled = True
-    return result
+        named = next((argument for argument in ctx.meta.get(__name__, []) if argument in RECIPES), None)
+        if named:
+            show_settings(RECIPES[named], EXAMPLE.format(named))
+        else:
+            show_kinds("Recipes", RECIPES.values())
 
 
 def adapt(
@@ -156,38 +143,13 @@ def make_recipe(kind: type[Recipe], settings: list[str], steps: int | None, seed
     Raises:
         UserError: for an unknown key, a value that the field refuses, or a setting given twice.
     """
-    from pydantic import ValidationError
-
-    values = dict(setting(kind, item) for item in settings)
+    values = given(kind, settings)
     for name, value in {**step_values(kind, steps), **({} if seed is None else {"seed": seed})}.items():
         if name in values:
             flag = "--seed" if name == "seed" else "--steps"
             raise UserError(f"{flag} and --set {name}=… say the same thing twice: leave one of the two out.")
         values[name] = value
-    try:
-        return kind(**values)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(str(part) for part in problem["loc"][:1])
-        place = f"--set {where}={values.get(where)}" if where else "--set"
-        message = problem["msg"].removeprefix("Value error, ")
-        raise UserError(f"{place}: {message} (see ambilm adapt {kind.name} --help).") from None
-
-
-def setting(kind: type[Recipe], item: str) -> tuple[str, Any]:
-    """``key=value`` as a pair; the value is JSON where it parses, else the string itself."""
-    key, found, value = item.partition("=")
-    if not found:
-        raise UserError(f"--set {item} has no '=': write --set key=value.")
-    if key not in kind.model_fields:
-        known = ", ".join(kind.model_fields)
-        raise UserError(
-            f"--set {key}: {kind.name} has no such setting{did_you_mean(key, kind.model_fields)}. Settings: {known}."
-        )
-    try:
-        return key, json.loads(value)
-    except ValueError:
-        return key, value
+    return made(kind, values, "adapt")
 
 
 def step_values(kind: type[Recipe], steps: int | None) -> dict[str, int]:
@@ -202,37 +164,3 @@ def step_values(kind: type[Recipe], steps: int | None) -> dict[str, int]:
         values[name] = round(steps * done / total) - spent
         spent += values[name]
     return values
-
-
-def did_you_mean(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f", did you mean {close[0]!r}?" if close else ""
-
-
-def show_recipes(recipes: dict[str, type[Recipe]]) -> None:
-    table("Recipes", [(name, kind.summary, "") for name, kind in recipes.items()], ("name", "what it is", ""))
-
-
-def show_recipe(kind: type[Recipe]) -> None:
-    rows = [
-        (name, json.dumps(field.default, ensure_ascii=False), field.description or "")
-        for name, field in kind.model_fields.items()
-    ]
-    table(f"Settings of {kind.name} (--set KEY=VALUE)", rows, ("key", "default", "meaning"))
-    files_and_settings = "--text notes.txt --output runs/notes --set learning_rate=3e-4"
-    typer.echo(f"Example: ambilm adapt {kind.name} --model smollm2-135m {files_and_settings}")
-
-
-def table(title: str, rows: list[tuple[str, str, str]], columns: tuple[str, str, str]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    shown = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    wanted = [place for place, column in enumerate(columns) if column]
-    for place in wanted:
-        shown.add_column(columns[place], overflow="fold", style="cyan" if place == 0 else None, no_wrap=place == 0)
-    for row in rows:
-        shown.add_row(*(Text(row[place]) for place in wanted))
-    Console().print(shown)

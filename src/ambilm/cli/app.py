@@ -24,6 +24,7 @@ from ambilm.cli import (
     gates,
     generate,
     infill,
+    reproduce,
     serve,
     sheet,
     tokens,
@@ -107,6 +108,7 @@ app.command("sheet")(sheet.sheet)
 app.command("ratings")(sheet.ratings)
 app.command("dependence")(dependence.dependence)
 app.command("gates")(gates.gates)
+app.command("reproduce", cls=reproduce.ReproduceCommand)(reproduce.reproduce)
 app.command("export")(export.export)
 app.command("serve")(serve.serve)
 app.command("demo")(demo.demo)

@@ -63,16 +63,19 @@ class Results:
         self.write()
 
     def write(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
-        temporary.write_text(
-            json.dumps(self.content(), indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
-        )
-        temporary.replace(self.path)
+        write_json(self.path, self.content())
 
     def content(self) -> dict[str, Any]:
         """What the file holds."""
         return {"model": self.model, "ambilm_version": __version__, "versions": versions(), "tasks": self.tasks}
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes a JSON file, complete or not at all; makes its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    temporary.replace(path)
 
 
 def load(path: Path) -> dict[str, Any]:

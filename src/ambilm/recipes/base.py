@@ -10,12 +10,16 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ambilm.model.settings import Pooling
 
 
-class Recipe(BaseModel, ABC):
-    """Base of all recipes. Each field is a setting of ``ambilm adapt RECIPE --set name=value``."""
+class NamedSettings(BaseModel):
+    """Settings that a command takes as ``--set name=value``; its help shows each field with its description."""
 
     model_config = ConfigDict(extra="forbid", validate_default=True)
     name: ClassVar[str]
     summary: ClassVar[str]
+
+
+class Recipe(NamedSettings, ABC):
+    """Base of all recipes. Each field is a setting of ``ambilm adapt RECIPE``."""
 
     seed: int = Field(0, ge=0, description="seed of everything random: order, spans, masks, dropout")
     learning_rate: float = Field(5e-4, gt=0, description="peak rate of AdamW; linear warm-up, then linear decay")
