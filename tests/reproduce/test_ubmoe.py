@@ -21,8 +21,8 @@ from ambilm.reproduce.ubmoe_report import sections
 
 ROWS = 60
 SMALL = UbmoeSettings(
-    modules=("ffn", "att"), seeds=1, expert_steps=1, pairs_per_step=2, gate_steps=1, conversations_per_step=1, max_length=32,
-    limit=2, dependence_limit=1,
+    modules=("ffn", "att"), seeds=1, expert_steps=1, pairs_per_step=2, gate_steps=1, conversations_per_step=1, limit=2,
+    dependence_limit=1,
 )  # fmt: skip
 
 
@@ -135,7 +135,7 @@ def test_settings_that_make_no_experiment() -> None:
         UbmoeSettings(modules="att")
     with pytest.raises(ValueError, match="twice"):
         UbmoeSettings(modules="ffn,ffn")
-    with pytest.raises(ValueError, match="module"):
+    with pytest.raises(UserError, match="Unknown module group 'nothing'"):
         UbmoeSettings(modules="ffn,nothing")
 
 

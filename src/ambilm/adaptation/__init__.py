@@ -6,6 +6,7 @@ from ambilm.adaptation.adapters import (
     add_adapter,
     load_adapter,
     merged_copy,
+    module_groups,
     save_adapter,
     trainable_parameters,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "load_adapter",
     "load_mixture",
     "merged_copy",
+    "module_groups",
     "routing",
     "save_adapter",
     "save_mixture",

@@ -50,27 +50,37 @@ class AdapterSettings(BaseModel):
     rank_stabilised: bool = Field(False, description="rsLoRA: the difference counts alpha / sqrt(rank)")
 
 
-def module_names(model: PreTrainedModel, groups: str) -> list[str]:
-    """Names of the modules of ``groups`` ("att+ffn", ...), in the order of the model.
+def module_groups(modules: str) -> list[str]:
+    """The single groups of ``modules`` ("att+ffn", "all", ...).
+
+    Raises:
+        UserError: for a group that does not exist.
+    """
+    groups = (ALL if modules == "all" else modules).split("+")
+    for group in groups:
+        if group not in (*MODULE_GROUPS, "emb"):
+            raise UserError(
+                f"Unknown module group {group!r} in modules={modules!r}: join att, ffn, ffn_gate, emb with '+', or all."
+            )
+    return groups
+
+
+def module_names(model: PreTrainedModel, modules: str) -> list[str]:
+    """Names of the modules of the groups in ``modules`` ("att+ffn", ...), in the order of the model.
 
     Raises:
         UserError: for a group that does not exist or that this architecture has no module of.
     """
-    wanted = (ALL if groups == "all" else groups).split("+")
     names: list[str] = []
-    for group in wanted:
+    for group in module_groups(modules):
         if group == "emb":
             found = [name for name, module in model.named_modules() if module is model.get_input_embeddings()]
-        elif group in MODULE_GROUPS:
+        else:
             found = [
                 name
                 for name, module in model.named_modules()
                 if isinstance(module, nn.Linear | Conv1D) and MODULE_GROUPS[group].search(name)
             ]
-        else:
-            raise UserError(
-                f"Unknown module group {group!r} in modules={groups!r}: join att, ffn, ffn_gate, emb with '+', or all."
-            )
         if not found:
             raise UserError(f"{type(model).__name__} has no module of group {group!r}: choose another modules=.")
         names += found

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from ambilm.adaptation import module_groups
 from ambilm.errors import UserError
 from ambilm.evaluation.data import find
 from ambilm.evaluation.sts import GROUP
@@ -55,22 +56,16 @@ class UbmoeSettings(NamedSettings):
         if EXPERT not in value:
             raise ValueError("ffn is missing, which becomes expert 1: add it")
         for modules in value:
-            Bidirectional(modules=modules)
+            module_groups(modules)
         if len(set(value)) < len(value):
             raise ValueError("a module group stands there twice: name each once")
         return value
 
     def miniature(self) -> UbmoeSettings:
         """The same experiment, as small as it works: to find mistakes and to measure what a step costs."""
-        small = {
-            "expert_steps": 2,
-            "gate_steps": 2,
-            "limit": 8,
-            "dependence_limit": 1,
-            "seeds": 1,
-            "modules": (EXPERT,),
-        }
-        return self.model_copy(update=small)
+        small = {"expert_steps": 2, "gate_steps": 2, "limit": 8, "dependence_limit": 1, "seeds": 1}
+        fewer = {name: min(value, getattr(self, name)) for name, value in small.items()}
+        return self.model_copy(update={**fewer, "modules": (EXPERT,)})
 
 
 @dataclass(frozen=True)
