@@ -83,8 +83,9 @@ def magnet(recipe: Magnet, model: AmbiLM, sources: Sources) -> Task:
 
 
 def mntp(recipe: Mntp, model: AmbiLM, sources: Sources) -> Task:
-    """Masked tokens, predicted from both sides."""
+    """Masked tokens, predicted from both sides. A word is then read one token earlier (LLM2Vec, its word probes)."""
     _remember_embedding(recipe, model)
+    model.settings.word_shift = 1
     masking = replace(_masking(recipe, model), never_none=True)
     parameters = _adapter(recipe, model)
     texts = Texts(text_stores(sources, model, recipe.max_length), recipe.seed, needed=1)
@@ -242,13 +243,12 @@ def _remember_embedding(recipe: EmbeddingSettings, model: AmbiLM) -> None:
 
 
 def _masking(recipe: MaskSettings, model: AmbiLM) -> Masking:
-    """How tokens are masked; the adapted model remembers the mask token, and where MNTP put what it knows of a word."""
+    """How tokens are masked; the adapted model remembers the mask token."""
     token, vocabulary = recipe.mask_token, model.tokenizer.get_vocab()
     if token is not None:
         if token not in vocabulary:
             raise UserError(f"mask_token={token!r} is not one token of the vocabulary: leave it out or name another.")
         model.settings.mask_token_id = int(vocabulary[token])
-    model.settings.word_shift = 1
     return Masking(
         recipe.mask_probability, model.settings.mask_token_id, len(model.tokenizer), recipe.mask_replaced,
         recipe.mask_random,
