@@ -205,17 +205,17 @@ def heights(view: PreTrainedModel, read: Read, most: int) -> list[int]:
     Products of one row, or few, take kernels that add up in another order. ``most`` alone where nothing less will do.
     """
     if view not in _heights or _heights[view][-1] != most:
-        whole = _tried(view, read, most)  # (most, steps, vocabulary)
+        whole = trial(view, read, most)  # (most, steps, vocabulary)
         tried = [rows for rows in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128) if rows < most]
         found = [most]
-        while tried and torch.equal(_tried(view, read, tried[-1]), whole[: tried[-1]]):
+        while tried and torch.equal(trial(view, read, tried[-1]), whole[: tried[-1]]):
             found.insert(0, tried.pop())
         _heights[view] = found
     return _heights[view]
 
 
 @torch.inference_mode()
-def _tried(view: PreTrainedModel, read: Read, rows: int) -> Tensor:
+def trial(view: PreTrainedModel, read: Read, rows: int) -> Tensor:
     """The logits after each of a few tokens in so many rows, (rows, steps, vocabulary)."""
     vocabulary = view.get_input_embeddings().weight.shape[0]  # type: ignore[union-attr]
     ids = (torch.arange(rows)[:, None] * 7919 + torch.arange(3) * 104729 + 1) % vocabulary  # (rows, tokens)

@@ -53,14 +53,14 @@ class FillTask:
 
     def __init__(self, job: FillJob, place: int, gaps: Gaps, decoding: Decoding) -> None:
         self.job, self.place, self.gaps, self.decoding = job, place, gaps, decoding
-        self.rows, self.length = decoding.candidates, sum(map(len, gaps.pieces))
+        self.rows, self.left = decoding.candidates, sum(map(len, gaps.pieces))
         self.filling: Filling
 
-    def read(self, view: PreTrainedModel) -> bool:
+    def read(self, view: PreTrainedModel) -> None:
         model = self.job.service.model
         special = set(model.tokenizer.all_special_ids)
         self.filling = Filling(view, model.settings, self.gaps, self.decoding, special)
-        return True
+        self.left = 0
 
     def join(self, batch: Batch) -> None:
         batch.join(self.job, self.filling.cache, self._steps())

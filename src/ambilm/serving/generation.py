@@ -21,9 +21,8 @@ from ambilm.serving.failures import Refusal
 from ambilm.serving.schemas import Request
 from ambilm.serving.service import Service
 from ambilm.serving.text import Finish, Penalties, Sampling, Unfolding, continued
-from ambilm.serving.writing import WritingJob
+from ambilm.serving.writing import CHUNK, WritingJob
 
-CHUNK = 512  # tokens of a context that are read at once: nobody waits longer for the next unit
 COLD = 1e-5  # below this temperature, the most likely token
 
 Count = Annotated[int, Field(strict=True, ge=1)]
@@ -146,21 +145,24 @@ class Prompt:
         self, job: TextJob, service: Service, request: SamplingRequest, ids: list[int], max_tokens: int, first: int
     ) -> None:  # fmt: skip
         self.job, self.ids, self.first = job, ids, first
-        self.rows, self.length = request.n or 1, len(ids)
+        self.rows = request.n or 1
         self.sampling = [request.sampling(service, first + row, len(ids), max_tokens) for row in range(self.rows)]
         self.unfolding = [Unfolding(service.model.tokenizer, request.stops) for _ in range(self.rows)]
         self.cache = DynamicCache()
         self.done = 0
         self.scores: Tensor
 
-    def read(self, view: PreTrainedModel) -> bool:
+    @property
+    def left(self) -> int:
+        return len(self.ids) - self.done
+
+    def read(self, view: PreTrainedModel) -> None:
         start, stop = self.done, min(self.done + CHUNK, len(self.ids))
         ids = torch.tensor([self.ids[start:stop]], device=view.device)  # (1, chunk)
         known = Tokens.padded([stop], torch.ones(1, stop, dtype=torch.bool, device=view.device))
         layout = Layout(known.columns(start, stop), known) if start else Layout.of(known)
         self.scores = stock_next_logits(view, ids, layout, self.cache)  # (1, vocabulary)
         self.done = stop
-        return stop == len(self.ids)
 
     def join(self, batch: Batch) -> None:
         for row, (sampling, unfolding) in enumerate(zip(self.sampling, self.unfolding, strict=True)):

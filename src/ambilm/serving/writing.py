@@ -13,20 +13,24 @@ from ambilm.errors import UserError
 from ambilm.serving.batch import Batch, Read, heights
 from ambilm.serving.jobs import Job
 
+CHUNK = 512  # tokens of contexts that are read at once: nobody waits longer for the next unit
+
 
 class Task(Protocol):
     """A context with what is to be written to it.
 
     Attributes:
         rows: rows that it takes in a batch.
-        length: tokens of the context.
+        left: tokens of the context that are not yet read.
     """
 
     rows: int
-    length: int
 
-    def read(self, view: PreTrainedModel) -> bool:
-        """Reads some of the context; whether all of it is read."""
+    @property
+    def left(self) -> int: ...
+
+    def read(self, view: PreTrainedModel) -> None:
+        """Reads some of the context."""
 
     def join(self, batch: Batch) -> None:
         """Begins to write. The context was read."""
@@ -71,10 +75,8 @@ class WritingLane:
 
     @torch.inference_mode()
     def work(self) -> None:
-        if not self.reading and self.jobs and self.jobs[0].tasks[0].rows <= self.batch.room:
-            self._take_next()
-        if self.reading and (self._reads_next or not self.batch.members):
-            self._read(*self.reading)
+        if (self._reads_next or not self.batch.members) and self._take_next():
+            self._read_some()
         else:
             self.at_work = [member.owner for member in self.batch.members if member.owner]
             self.tokens += self.batch.rows
@@ -85,18 +87,32 @@ class WritingLane:
         for job in self.at_work:
             job.end(error)
 
-    def _take_next(self) -> None:
+    def _take_next(self) -> bool:
+        """Whether there is something to be read, for which there are rows."""
+        if self.reading:
+            return True
+        if not self.jobs or self.jobs[0].tasks[0].rows > self.batch.room:
+            return False
         job = self.jobs.popleft()
         self.reading = job, job.tasks.popleft()
         if job.tasks:
             self.jobs.append(job)
+        return True
 
-    def _read(self, job: WritingJob, task: Task) -> None:
-        self.at_work = [job]
-        try:
-            if task.read(self.view):
+    def _read_some(self) -> None:
+        """Contexts one after the other, each alone, until a unit's tokens are read."""
+        until = self.tokens + CHUNK
+        while self.tokens < until and self._take_next():
+            assert self.reading
+            job, task = self.reading
+            self.at_work = [job]
+            left = task.left
+            try:
+                task.read(self.view)
+                self.tokens += left - task.left
+                if not task.left:
+                    self.reading = None
+                    task.join(self.batch)
+            except UserError as error:
                 self.reading = None
-                self.tokens += task.length + task.rows
-                task.join(self.batch)
-        except UserError as error:
-            job.end(error)
+                job.end(error)
