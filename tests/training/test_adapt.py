@@ -50,8 +50,9 @@ def test_packed_step_equals_three_passes(tiny_model: Path, pooling: str, sink: b
     masking = Masking(0.3, 5, 5000)
     hybrid = [infill_view(text(n), [(4, 12), (15, 18)], [10, 6], 2, masking, random) for n in (25, 40, 31)]
     sides = [[plain_view(text(n)) for n in lengths] for lengths in ((5, 9, 7), (6, 6, 12), (8, 4))]
-    views = StepViews(hybrid, *sides)
-    weights = {"mntp": 0.7, "msg": 1.1, "sscl": 0.9}
+    anchors, positives, negatives = sides
+    views = StepViews(hybrid, anchors, positives, negatives, teacher=torch.tensor(random.normal(size=(8, 5))))
+    weights = {"mntp": 0.7, "msg": 1.1, "sscl": 0.9, "distillation": 1.3}
     settings = LossSettings(weights, temperature=0.2, pooling=pooling, sink=sink)  # type: ignore[arg-type]
     results = []
     for compute in (packed_losses, three_pass_losses):

@@ -33,7 +33,7 @@ MODEL = "smollm2-135m"
 # What fits into ten minutes on two cores; everything else is the recipe's default.
 RECIPE = Magnet(
     stage1_steps=50,
-    stage2_steps=30,
+    stage2_steps=40,
     texts_per_step=6,
     max_length=96,
     pairs_per_step=12,

@@ -35,7 +35,7 @@ class Limits:
     """How much is measured; drawn with the seed. Chosen so that all measuring takes about two and a half minutes."""
 
     stories: int = 60
-    passages: int = 40
+    passages: int = 100
     similarity_pairs: int = 200
     neighbours: int = 40
     shown_infills: int = 6

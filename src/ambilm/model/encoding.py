@@ -83,6 +83,12 @@ class PromptedTokenizer:
             encoded.append(self._finished(*self._cut(ids, ranges)))
         return encoded
 
+    def text_of(self, ids: Sequence[int] | np.ndarray) -> str:
+        """The text in token ids that this made, without prompt and template, as far as it was kept."""
+        whole = str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        length = (len(whole) - sum(map(len, self.pieces))) // (len(self.pieces) - 1)
+        return whole[len(self.pieces[0]) : len(self.pieces[0]) + length]
+
     def pooled_range(self, item: Encoded, include_prompt: bool) -> Range:
         """Tokens that mean pooling counts: the text's, or all but what was prepended, which says nothing of the text."""
         return (min(len(self.prepended), len(item.ids) - 1), len(item.ids)) if include_prompt else item.text

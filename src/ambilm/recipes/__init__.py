@@ -1,5 +1,6 @@
 """Recipes: a method is a typed choice over shared parts. One file each."""
 
+from ambilm.recipes.ambi import Ambi
 from ambilm.recipes.base import (
     ContrastiveSettings,
     ConversationSettings,
@@ -21,6 +22,7 @@ from ambilm.recipes.simcse import Simcse
 from ambilm.recipes.ubmoe import Ubmoe
 
 RECIPES: dict[str, type[Recipe]] = {
+    "ambi": Ambi,
     "magnet": Magnet,
     "bidirectional": Bidirectional,
     "causal_control": CausalControl,
@@ -34,6 +36,7 @@ RECIPES: dict[str, type[Recipe]] = {
 
 __all__ = [
     "RECIPES",
+    "Ambi",
     "Bidirectional",
     "CausalControl",
     "ContrastiveSettings",

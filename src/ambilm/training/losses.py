@@ -14,7 +14,7 @@ from ambilm.adaptation import routing
 from ambilm.model.encoding import pooled
 from ambilm.model.forward import hidden_states
 from ambilm.model.settings import Pooling
-from ambilm.objectives import CLM, MNTP, MSG, View, contrastive_loss, mean_prediction_losses
+from ambilm.objectives import CLM, MNTP, MSG, View, contrastive_loss, distillation_loss, mean_prediction_losses
 from ambilm.training.batch import Batch, packed_batch, padded_batch
 
 # Objectives that predict tokens, by the name of their part of the loss.
@@ -29,12 +29,15 @@ class StepViews:
         hybrid: the views with something to predict: masked, with spans, or (the control, answers) read left to right.
         anchors, positives: the two clean views of each pair; empty where nothing is compared.
         negatives: hard negatives, of as many pairs as have one.
+        teacher: (clean views, any width), a teacher's vectors of the clean views in their order; None where there is no
+            teacher.
     """
 
     hybrid: list[View]
     anchors: list[View] = field(default_factory=list)
     positives: list[View] = field(default_factory=list)
     negatives: list[View] = field(default_factory=list)
+    teacher: Tensor | None = None
 
     @property
     def clean(self) -> list[View]:
@@ -43,7 +46,7 @@ class StepViews:
 
 @dataclass(frozen=True)
 class LossSettings:
-    """Weights of the objectives, by the names of ``PREDICTIONS`` and ``sscl``, and the choices of the contrastive one."""
+    """Weights of the objectives (the names of ``PREDICTIONS``, ``sscl``, ``distillation``), and choices of the last two."""
 
     weights: Mapping[str, float] = field(default_factory=lambda: {"mntp": 1.0, "msg": 1.0, "sscl": 1.0})
     temperature: float = 0.05
@@ -121,6 +124,9 @@ def _combine(
             same=_duplicates(views),
             same_negative=same_text(views.anchors, views.negatives) | same_text(views.positives, views.negatives),
         )  # fmt: skip
+        if views.teacher is not None:
+            teacher = views.teacher.to(sentence.device)
+            parts["distillation"] = distillation_loss(sentence, teacher, settings.temperature)
     total = torch.stack([settings.weights[name] * value for name, value in parts.items()]).sum()
     return StepLosses(total, parts, tokens)
 

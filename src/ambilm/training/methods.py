@@ -27,6 +27,7 @@ from ambilm.errors import UserError
 from ambilm.model.ambilm import AmbiLM
 from ambilm.objectives.views import Masking
 from ambilm.recipes import (
+    Ambi,
     Bidirectional,
     CausalControl,
     EmbeddingSettings,
@@ -44,6 +45,7 @@ from ambilm.training.draws import PairDraws, TextDraws, Texts, ends_sentence
 from ambilm.training.losses import LossSettings, StepLosses, StepViews, gate_losses, packed_losses, three_pass_losses
 from ambilm.training.sources import Sources, conversation_store, pair_store, pairs_or_dropout, prompted, text_stores
 from ambilm.training.step_views import AnswerViews, ControlViews, MagnetViews, MntpViews, PairViews, compared
+from ambilm.training.teacher import TaughtViews, Teacher
 
 # What an adapter is; its dropout may change between the stages of LLM2Vec.
 SAME_ADAPTER = [name for name in AdapterSettings.model_fields if name != "dropout"]
@@ -67,8 +69,8 @@ class Task:
     losses: Callable[[int], StepLosses]
 
 
-def magnet(recipe: Magnet, model: AmbiLM, sources: Sources) -> Task:
-    """MNTP + MSG, and in the second stage SSCL too."""
+def magnet(recipe: Magnet, model: AmbiLM, sources: Sources, teacher: Teacher | None = None) -> Task:
+    """MNTP + MSG, and in the second stage SSCL too; with a teacher, distillation beside SSCL."""
     _remember_embedding(recipe, model)
     masking = _masking(recipe, model)
     parameters = _adapter(recipe, model)
@@ -77,9 +79,17 @@ def magnet(recipe: Magnet, model: AmbiLM, sources: Sources) -> Task:
     clean = PairViews(recipe, recipe.seed, prompted(model, recipe), texts, pairs)
     views = MagnetViews(recipe, model.settings, masking, texts, clean)
     weights = {"mntp": recipe.lambda_mntp, "msg": recipe.lambda_msg, "sscl": recipe.lambda_sscl}
+    if isinstance(recipe, Ambi):
+        weights["distillation"] = recipe.lambda_distillation
     settings = LossSettings(weights, recipe.temperature, recipe.pooling, views.dropout, recipe.sink)
     compute = packed_losses if recipe.packed else three_pass_losses
-    return Task(model, parameters, lambda step: compute(model.view, views(step), settings))
+    seen = views if teacher is None else TaughtViews(views, teacher, prompted(model, recipe))
+    return Task(model, parameters, lambda step: compute(model.view, seen(step), settings))
+
+
+def ambi(recipe: Ambi, model: AmbiLM, sources: Sources) -> Task:
+    """MAGNET, and a teacher for its clean views."""
+    return magnet(recipe, model, sources, Teacher(recipe.teacher) if recipe.teacher else None)
 
 
 def mntp(recipe: Mntp, model: AmbiLM, sources: Sources) -> Task:
@@ -265,6 +275,7 @@ def _texts_with_spans(recipe: Magnet | CausalControl, model: AmbiLM, sources: So
 
 
 METHODS: dict[type[Recipe], Callable[[Any, AmbiLM, Sources], Task]] = {
+    Ambi: ambi,
     Magnet: magnet,
     Mntp: mntp,
     Bidirectional: bidirectional,
