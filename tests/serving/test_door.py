@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import httpx
 import openai
 import pytest
-from tests.serving.conftest import HEADERS, KEY, client_of, running
+from tests.serving.conftest import HEADERS, KEY, client_of, running, wait_until
 
 from ambilm.serving.limits import Limits
 
@@ -32,7 +32,7 @@ def test_models(client: openai.OpenAI) -> None:
 
 def test_only_the_api_asks_for_a_key(address: str) -> None:
     assert httpx.get(f"{address}/health").json() == {"status": "ok"}
-    assert httpx.get(f"{address}/ready").status_code == 200
+    wait_until(lambda: httpx.get(f"{address}/ready").status_code == 200)
     with pytest.raises(openai.AuthenticationError):
         client_of(address, "wrong").models.list()
     assert httpx.get(f"{address}/v1/models").json()["error"]["code"] == "invalid_api_key"
